@@ -1,0 +1,30 @@
+// The transport between processes: UCX active messages with rendezvous (README.md in this folder).
+// No UCX type appears here.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/base/result.h"
+#include "transport/transport.h"
+
+namespace akv::transport {
+
+// The version string of the UCX library that is loaded, e.g. "1.22.0". Peers must agree on it:
+// releases do not talk to each other.
+std::string ucx_version();
+
+// One UCX context, worker and progress thread. Errors: kInvalidArgument (config),
+// kUnsupported (no usable transport or device of those named), kInternal (UCX).
+Result<std::unique_ptr<Sender>> make_ucx_sender(const TransportConfig& config);
+
+// As above, and listens on `listen` (literal IP or a name that resolves to one; port 0: any free
+// one, see Receiver::address()). kAddressInUse when the port is taken.
+Result<std::unique_ptr<Receiver>> make_ucx_receiver(const TransportConfig& config,
+                                                    const HostPort& listen);
+
+// One line for the log at start: version, transports and devices that UCX found and may use under
+// this config, e.g. "ucx 1.22.0: tcp/lo tcp/eth0 posix/memory sysv/memory". kUnsupported when none.
+Result<std::string> describe_ucx(const TransportConfig& config);
+
+}  // namespace akv::transport
