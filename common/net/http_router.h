@@ -1,0 +1,28 @@
+// Exact-path routing with 404, 405 + Allow, HEAD by GET, and OPTIONS.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/net/http_server.h"
+
+namespace akv::net {
+
+// Filled before the server starts, then only read: safe from all io threads.
+class HttpRouter {
+ public:
+  explicit HttpRouter(HttpErrorBody error_body = {});
+  // One handler per (method, path); GET also serves HEAD (the server leaves the body out).
+  void add(const std::string& method, const std::string& path, HttpHandler handler);
+  void handle(HttpRequest&& request, std::shared_ptr<HttpExchange> exchange) const;
+
+ private:
+  HttpErrorBody error_body_;
+  std::map<std::string, std::map<std::string, HttpHandler>> routes_;  // path, method
+};
+
+// {"error":{"message","type","param":null,"code"}} as clients of the OpenAI API read it.
+std::string default_error_body(int status, std::string_view message);
+
+}  // namespace akv::net
