@@ -49,7 +49,8 @@ TEST(Control, PrefillComesBackWhole) {
 }
 
 TEST(Control, TokenIdsAreLittleEndianInt32) {
-  Start m{{"a", 0}, {0x01020304}};
+  Start m;
+  m.tokens = {0x01020304};
   EXPECT_EQ(encode(m).blob, std::string("\x04\x03\x02\x01", 4));
 }
 
@@ -146,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Bad{"\"ignore_eos\":false", "\"ignore_eos\":0", "'ignore_eos'"},
                     Bad{"[7,-1.5]", "[7]", "'logit_bias'"},
                     Bad{"[7,-1.5]", "[-7,-1.5]", "'logit_bias'"},
-                    Bad{"[7,-1.5]", "[7,1e999]", "out of range"},
+                    Bad{"[7,-1.5]", "[7,1e999]", "number overflow"},
                     Bad{"\"ucx\"", "{}", "'landing' is wrong: 'transport' is not a string"},
                     Bad{"\"attempt\":3", "\"attempt\":3,\"attempt\":4", "occurs twice"},
                     Bad{"\"attempt\":3", "\"x\":[[[[[[[[[1]]]]]]]]],\"attempt\":3",
