@@ -129,11 +129,5 @@ class GgufFile {
 std::string tensor_type_name(uint32_t type);
 // True for the types of kernels/types.h.
 bool tensor_type_known(uint32_t type);
-// Values per block and bytes per block of a known type.
-struct BlockLayout {
-  int values = 1;
-  int bytes = 4;
-};
-BlockLayout tensor_block_layout(TensorType type);
 
 }  // namespace akv::model

@@ -70,8 +70,12 @@ class Graph {
 
   // kPacked: expands and packs the matrices of `layer`; free if it is the current one (so chunks,
   // and prompts that meet at a layer border, share one packing). The steps below call it
-  // themselves; call it ahead to time it apart. kLowBit: nothing.
+  // themselves; call it ahead to time it apart. kLowBit: nothing. Throws std::bad_alloc where the
+  // packed layer does not fit in memory.
   void prepare_layer(int layer);
+
+  // Gives the packed layer's buffers back, for an idle prefill node; the next visit allocates them.
+  void release_packed();
 
   // q, k, v of M rows at their positions. REQUIRES: 1 <= M = positions.size() <= max_rows, each
   // position in [0, context_length).

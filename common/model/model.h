@@ -65,7 +65,7 @@ class Model {
   const Matrix& head() const { return head_; }               // [vocab, d]; embedding() if tied
   const float* output_norm() const { return output_norm_; }  // [d]
   const kernels::RopeTable& rope() const { return *rope_; }  // positions [0, context_length)
-  const VocabData& vocab() const { return *vocab_; }         // common/model/tokenizer.h
+  const VocabData& vocab() const { return *vocab_; }         // common/model/vocab_data.h
   const GgufFile& file() const { return *file_; }
 
   // SHA-256 over header, metadata, tensor table and the first and last 4 KiB of each tensor: two
