@@ -82,7 +82,8 @@ struct PeerEvent {
 struct ControlHandlers {
   std::function<void(PeerId, ControlMessage&&)> on_message;
   // Up: the peer answers heartbeats (say HELLO now). Down: everything in flight with it is lost;
-  // of a dialled peer an up event follows when it is back (perhaps another process).
+  // of a dialled peer an up event follows when it is back (perhaps another process). A dial that
+  // the other side's CURVE check refuses gives down events without an up before.
   std::function<void(const PeerEvent&)> on_peer;
   // The body that the peer put into its heartbeat (its load), on each beat.
   std::function<void(PeerId, std::string_view)> on_heartbeat;
@@ -94,10 +95,11 @@ struct ControlHandlers {
 // posted function). Dropped messages: those queued to a peer that goes down.
 class ControlLoop {
  public:
-  // Binds and starts the thread. kAddressInUse when the port is taken, kInvalidArgument for a bad
-  // address or key, kUnsupported when libzmq lacks CURVE.
-  static Result<std::unique_ptr<ControlLoop>> start(ControlLoopOptions options,
-                                                    ControlHandlers handlers);
+  // Binds; nothing runs yet, and peers that dial us wait. kAddressInUse when the port is taken,
+  // kInvalidArgument for a bad address or key, kUnsupported when libzmq lacks CURVE.
+  static Result<std::unique_ptr<ControlLoop>> create(ControlLoopOptions options);
+  // Starts the thread; the handlers run from now on. Once.
+  void start(ControlHandlers handlers);
   ~ControlLoop();  // stop()
   ControlLoop(const ControlLoop&) = delete;
   ControlLoop& operator=(const ControlLoop&) = delete;
@@ -112,8 +114,8 @@ class ControlLoop {
   // [thread-safe]
   bool on_control_thread() const;
 
-  // [thread-safe] Keeps a connection to address until hang_up(). The DNS name is resolved by the
-  // io thread at each attempt.
+  // [thread-safe] Keeps a connection to address until hang_up(); before start(), too. A DNS name is
+  // resolved anew at each attempt.
   PeerId dial(const HostPort& address);
   // [thread-safe] Ends a dial, or forgets a peer that dialled us. No down event follows.
   void hang_up(PeerId peer);
