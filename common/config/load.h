@@ -29,9 +29,10 @@ Result<CommandLine> parse_command_line(const Schema& schema, std::span<const cha
 // Value of an environment variable, or null; getenv outside tests.
 using Environment = std::function<const char*(const char* name)>;
 
-// Applies file, environment and command line to the schema, in that order, then checks that the
-// required items are there. Without --config, AKV_CONFIG names the file. Numbers, booleans and
-// arrays of the JSON object may be given as such or as text; unknown and repeated keys are errors.
+// Applies file, environment and command line to the schema, in that order; whether the required
+// items are there is Schema::check_required's. Without --config, AKV_CONFIG names the file.
+// Numbers, booleans and arrays of the JSON object may be given as such or as text; unknown and
+// repeated keys are errors.
 Status apply_configuration(Schema& schema, const CommandLine& command_line,
                            const Environment& environment);
 
