@@ -123,6 +123,10 @@ class Application {
       if (const int status = create_and_start(); status != kClean) return status;
       reload_pending = watch.has_reload();
     }
+    // After the watch: from this line on, SIGTERM drains. One write, so that a reader of the pipe
+    // gets the whole line.
+    std::fwrite(ready_line_.data(), 1, ready_line_.size(), stdout);
+    std::fflush(stdout);
     log().info("ready", {{"version", project_version()}, {"start_ms", ms_since(begin)}});
     notify_service_manager("READY=1");
     if (reload_pending) reload();
@@ -147,10 +151,7 @@ class Application {
       daemon_->stop();
       return refuse(addresses.error());
     }
-    // One write, so that who reads the pipe gets the whole line.
-    const std::string line = ready_line(*addresses);
-    std::fwrite(line.data(), 1, line.size(), stdout);
-    std::fflush(stdout);
+    ready_line_ = ready_line(*addresses);
     return kClean;
   }
 
@@ -225,6 +226,7 @@ class Application {
   MetricsRegistry metrics_;
   MetricsRegistry::Callback resident_;
   AppContext context_;
+  std::string ready_line_;
   std::optional<ErasedDaemon> daemon_;
 };
 
