@@ -34,7 +34,6 @@ bool valid_type(std::string_view type) {
 std::string encode_header(const Ping& ping) {
   std::string header = std::string(kMagic) + 'P';
   put(header, ping.interval_ms);
-  put(header, ping.incarnation);
   return header;
 }
 
@@ -62,9 +61,8 @@ std::optional<WireMessage> decode_frames(std::vector<std::string>&& frames,
   header.remove_prefix(1);
   switch (wire.kind) {
     case WireMessage::Kind::kPing:
-      if (header.size() != 12 || frames.size() != 2) return std::nullopt;
+      if (header.size() != 4 || frames.size() != 2) return std::nullopt;
       wire.ping.interval_ms = get<uint32_t>(header);
-      wire.ping.incarnation = get<uint64_t>(header);
       break;
     case WireMessage::Kind::kPong:
       if (header.size() != 16 || frames.size() != 2) return std::nullopt;

@@ -1,6 +1,6 @@
 // Internal to net: the frames of the control plane.
 //
-//   ping:    "AKV" 1 'P'  interval_ms:u32 incarnation:u64   | heartbeat body
+//   ping:    "AKV" 1 'P'  interval_ms:u32                   | heartbeat body
 //   pong:    "AKV" 1 'Q'  incarnation:u64 session:u64       | heartbeat body
 //   message: "AKV" 1 'M'  type                              | body | blob (left out when empty)
 //
@@ -19,7 +19,6 @@ namespace akv::net {
 
 struct Ping {
   uint32_t interval_ms = 0;  // how often the dialler pings
-  uint64_t incarnation = 0;  // of the dialler's socket
 };
 struct Pong {
   uint64_t incarnation = 0;  // of the answering loop: changes when its process restarts
