@@ -20,8 +20,9 @@ class Tokenizer {
  public:
   // Checks the vocabulary and compiles the pre-tokenizer. Errors: kUnsupported for a tokenizer
   // model or pre-tokenizer that is not implemented (it is never guessed), kInvalidArgument for a
-  // vocabulary that contradicts itself (duplicate or empty pieces, merges of unknown pieces, ids
-  // out of range). `param` names the GGUF key.
+  // vocabulary that contradicts itself (duplicate pieces, merges of unknown pieces, unknown types,
+  // ids out of range). `param` names the GGUF key. Text is not normalised (no NFC), as in
+  // llama.cpp.
   static Result<Tokenizer> create(const VocabData& vocab);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -29,10 +30,12 @@ class Tokenizer {
   ~Tokenizer();
 
   // `text` may be any bytes; decode(encode(x, false, false)) == x, also for invalid UTF-8, if the
-  // vocabulary has all 256 byte pieces (covers_all_bytes()).
+  // vocabulary has all 256 byte pieces (covers_all_bytes()); a byte that it lacks yields no token,
+  // as in llama.cpp and Hugging Face, since its unknown token may be a control token.
   // add_special: puts BOS in front and EOS behind where the model wants them.
   // parse_special: text that spells a control token becomes that token. User-defined tokens are
   // recognised either way. Time is O(n log n) in the bytes, whatever the bytes are.
+  // REQUIRES: text.size() < 2^31.
   std::vector<int32_t> encode(std::string_view text, bool add_special, bool parse_special) const;
 
   // The exact bytes that a token stands for: part of a UTF-8 character at times, the literal text
