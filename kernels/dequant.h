@@ -22,7 +22,7 @@ size_t row_bytes(TensorType type, int64_t cols);
 const char* type_name(TensorType type);
 
 // Expands rows [row_begin, row_begin + rows) of m to out [rows, m.cols], exactly as ggml defines
-// the format (f32 arithmetic, one rounding per operation). Rows and columns are the caller's to
+// the format (a zero's sign aside). Rows and columns are the caller's to
 // check against the file's size. Any thread.
 void dequantize_rows(const Matrix& m, int64_t row_begin, int64_t rows, float* out);
 

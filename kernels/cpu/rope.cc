@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "kernels/cpu/table.h"
+
 namespace akv::kernels {
 namespace {
 
@@ -30,21 +32,9 @@ void apply(const RopeTable& table, float* x, int64_t rows, int heads, const Para
 // sign +1 rotates by the angles, -1 back.
 void rotate(const RopeTable& table, const float* x, int64_t position, float sign, float* out) {
   const float* cos = table.cos_row(position);
-  const float* sin = table.sin_row(position);
   const int half = table.half();
-  if (table.pairs() == RopePairs::kHalf) {
-    for (int j = 0; j < half; ++j) {
-      const float a = x[j], b = x[j + half], s = sign * sin[j];
-      out[j] = a * cos[j] - b * s;
-      out[j + half] = b * cos[j] + a * s;
-    }
-  } else {
-    for (int j = 0; j < half; ++j) {
-      const float a = x[2 * j], b = x[2 * j + 1], s = sign * sin[j];
-      out[2 * j] = a * cos[j] - b * s;
-      out[2 * j + 1] = b * cos[j] + a * s;
-    }
-  }
+  const auto op = table.pairs() == RopePairs::kHalf ? ops().rotate_half : ops().rotate_interleaved;
+  op(x, cos, cos + half, sign, half, out);
   if (out != x) {
     for (int j = 2 * half; j < table.head_dim(); ++j) out[j] = x[j];
   }

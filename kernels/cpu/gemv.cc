@@ -1,0 +1,73 @@
+#include "kernels/gemv.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/table.h"
+#include "kernels/dequant.h"
+
+namespace akv::kernels {
+namespace {
+
+// Weight bytes of one task: small enough to share out evenly, large enough to outweigh a ticket.
+constexpr int64_t kMinTaskBytes = 8 << 10;
+constexpr int64_t kMaxTaskBytes = 64 << 10;
+constexpr int kTasksPerWorker = 8;
+// Rows of a task are a multiple of the rows that an inner loop takes together.
+constexpr int64_t kRowStep = 4;
+
+int64_t bytes_of(const Matrix& w) {
+  return w.rows * static_cast<int64_t>(row_bytes(w.type, w.cols));
+}
+
+int64_t rows_per_task(const Matrix& w, int64_t task_bytes) {
+  const int64_t row = std::max<int64_t>(1, static_cast<int64_t>(row_bytes(w.type, w.cols)));
+  return std::max<int64_t>(1, task_bytes / row / kRowStep) * kRowStep;
+}
+
+int tasks_of(const Matrix& w, int64_t task_bytes) {
+  const int64_t rows = rows_per_task(w, task_bytes);
+  return static_cast<int>((w.rows + rows - 1) / rows);
+}
+
+}  // namespace
+
+void matmul_lowbit(const float* x, int m, std::span<const LowbitProduct> products,
+                   const Parallel& parallel) {
+  int64_t total = 0;
+  for (const LowbitProduct& product : products) total += bytes_of(product.w);
+  const int64_t task_bytes =
+      std::clamp(total / (parallel.workers * kTasksPerWorker), kMinTaskBytes, kMaxTaskBytes);
+  int tasks = 0;
+  for (const LowbitProduct& product : products) tasks += tasks_of(product.w, task_bytes);
+  const OpTable& table = ops();
+
+  parallel.run(tasks, [&](int task, int) {
+    const LowbitProduct* product = products.data();
+    for (int n = tasks_of(product->w, task_bytes); task >= n;
+         n = tasks_of(product->w, task_bytes)) {
+      task -= n;
+      ++product;
+    }
+    const Matrix& w = product->w;
+    const int64_t rows = rows_per_task(w, task_bytes);
+    const int64_t begin = task * rows;
+    LowbitTile tile;
+    tile.row_stride = static_cast<int64_t>(row_bytes(w.type, w.cols));
+    tile.w = static_cast<const uint8_t*>(w.data) + begin * tile.row_stride;
+    tile.rows = std::min(rows, w.rows - begin);
+    tile.cols = w.cols;
+    tile.type = static_cast<uint32_t>(w.type);
+    tile.x = x;
+    tile.m = m;
+    tile.y = product->y + begin;
+    tile.y_stride = w.rows;
+    table.lowbit_tile(tile);
+  });
+}
+
+void matmul_lowbit(const float* x, int m, const Matrix& w, float* y, const Parallel& parallel) {
+  const LowbitProduct product{w, y};
+  matmul_lowbit(x, m, std::span<const LowbitProduct>(&product, 1), parallel);
+}
+
+}  // namespace akv::kernels

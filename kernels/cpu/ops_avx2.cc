@@ -1,0 +1,32 @@
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define HWY_COMPILE_ONLY_STATIC
+#include <hwy/highway.h>
+
+#include "kernels/cpu/table.h"
+
+namespace akv::kernels {
+namespace {
+#include "kernels/cpu/decode-inl.h"
+#include "kernels/cpu/elementwise-inl.h"
+#include "kernels/cpu/lowbit-inl.h"
+}  // namespace
+
+const OpTable kAvx2Ops = {
+    .name = "avx2",
+    .rmsnorm_row = rmsnorm_row,
+    .silu_mul = silu_mul,
+    .add = add,
+    .rotate_half = rotate_half,
+    .rotate_interleaved = rotate_interleaved,
+    .to_bf16 = to_bf16,
+    .to_float = to_float,
+    .dequantize_row = dequantize_row,
+    .lowbit_tile = lowbit_tile,
+    .flash_scratch_bytes = nullptr,
+    .flash_task = nullptr,
+};
+
+}  // namespace akv::kernels

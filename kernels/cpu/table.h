@@ -1,0 +1,75 @@
+// The inner loops that exist once per instruction set, as one table of functions on raw pointers.
+//
+// The files that fill a table are compiled with the flags of their set. They include no header
+// with inline functions that other files use (the linker might keep the copy that this CPU cannot
+// run), so everything here is plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace akv::kernels {
+
+// A tile of output rows of a product straight from stored weights (gemv.h).
+struct LowbitTile {
+  const uint8_t* w = nullptr;  // first row of the tile
+  int64_t row_stride = 0;      // bytes
+  int64_t rows = 0;            // of the tile
+  int64_t cols = 0;            // K
+  uint32_t type = 0;           // TensorType
+  const float* x = nullptr;    // [m, K]
+  int m = 0;                   // 1..16
+  float* y = nullptr;          // y[i * y_stride + row]
+  int64_t y_stride = 0;
+};
+
+// A task of prefill attention: `rows` query rows (position, head of the group) of one kv head.
+struct FlashTask {
+  const float* q = nullptr;     // of (first position, first head of the group)
+  int64_t q_stride = 0;         // floats between positions; heads are head_dim apart
+  float* out = nullptr;         // same strides
+  const uint16_t* k = nullptr;  // bf16, of (position 0, kv head); or
+  const uint16_t* v = nullptr;
+  const float* k_f32 = nullptr;
+  const float* v_f32 = nullptr;
+  int64_t kv_stride = 0;  // elements between positions
+  int64_t pos0 = 0;       // of the first row
+  int positions = 0;
+  int group = 0;
+  int head_dim = 0;
+  int half = 0;  // rotated pairs
+  bool interleaved = false;
+  const float* (*cos_row)(const void* rope, int64_t position) = nullptr;  // sin follows at +half
+  const void* rope = nullptr;
+  std::byte* scratch = nullptr;  // 64-byte aligned, flash_scratch_bytes
+};
+
+struct OpTable {
+  const char* name;
+  void (*rmsnorm_row)(const float* x, int64_t dim, const float* weight, float eps, float* out);
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
+  void (*add)(float* x, const float* y, int64_t n);
+  // x [2 * half] in place; s is +1 to rotate, -1 to rotate back.
+  void (*rotate_half)(const float* x, const float* cos, const float* sin, float s, int half,
+                      float* out);
+  void (*rotate_interleaved)(const float* x, const float* cos, const float* sin, float s, int half,
+                             float* out);
+  void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
+  void (*to_float)(const uint16_t* x, int64_t n, float* out);
+  // One row of `cols` elements of a stored format, expanded.
+  void (*dequantize_row)(uint32_t type, const uint8_t* row, int64_t cols, float* out);
+  void (*lowbit_tile)(const LowbitTile& tile);
+  int64_t (*flash_scratch_bytes)(int positions, int group, int head_dim);
+  void (*flash_task)(const FlashTask& task);
+};
+
+extern const OpTable kPortableOps;
+#if defined(__x86_64__)
+extern const OpTable kAvx2Ops;
+extern const OpTable kAvx512Ops;
+#endif
+
+// The table of active_isa().
+const OpTable& ops();
+
+}  // namespace akv::kernels
