@@ -15,9 +15,10 @@
 //     a bounded time (drain_ms) after its deadline, whatever the peer does or does not do.
 //  4. Content is not checked: checksums of records belong to their format, above the transport.
 //
-// Events are delivered on the transport's progress thread with no lock held, in order for each
-// transfer. A handler must not block and must not destroy the Sender or Receiver; it may call
-// every other method. All methods may be called from any thread and never wait for the network.
+// Events are delivered on the transport's progress thread with no lock held, the terminal one last.
+// Records of one transfer may complete out of order. A handler must not block and must not destroy
+// the Sender or Receiver; it may call every other method. All methods may be called from any
+// thread and never wait for the network.
 #pragma once
 
 #include <compare>
@@ -108,7 +109,7 @@ struct TransportConfig {
   // Peers are pinged at this interval on an open connection; a peer that showed no sign of life
   // (message or moved bytes) for lost_after is lost. A stopped process is found by nothing else.
   int64_t heartbeat_interval_ms = 1000;  // [10, 60000]
-  int64_t heartbeat_lost_ms = 5000;      // [2 * interval, 600000]
+  int64_t heartbeat_lost_ms = 3000;      // [2 * interval, 600000]
   int64_t connect_timeout_ms = 3000;     // connection and hello, [10, 60000]
   // A transfer that ended early may have bytes in flight: they get this long to drain before the
   // connection is cut (which fails the other transfers on it).
@@ -127,6 +128,9 @@ struct TransportConfig {
   // Sender, UCX only: the local address to dial from; port 0 and an empty host leave the choice
   // to the system.
   HostPort local_address;
+  // One line when a connection opens (with the transports chosen for it), is lost or refused; for
+  // the log. Called like an event handler; may be empty. Never holds a token.
+  std::function<void(std::string_view)> on_notice;
 };
 
 // kInvalidArgument with param = the name of the field that is out of its bounds.
