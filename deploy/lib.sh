@@ -25,17 +25,18 @@ step() {
   begin=$SECONDS
   "$@" >"$log" 2>&1 </dev/null &
   pid=$!
-  local next=2
+  local next=2 pause=15
+  [[ -n ${CI:-} ]] && pause=60
   while kill -0 "$pid" 2>/dev/null; do
     sleep 0.2
     if ((SECONDS - begin >= next)); then
-      shown="$(tail -c 4096 "$log" | tr '\r' '\n' | grep -oE '^\[[0-9]+/[0-9]+\]' | tail -n 1 || true)"
+      shown="$(tail -c 4096 "$log" | grep -oE '^\[[0-9]+/[0-9]+\]' | tail -n 1 || true)"
       if [[ -t 2 ]]; then
         printf '\r%s … %ds %s ' "$title" $((SECONDS - begin)) "$shown" >&2
         next=$((SECONDS - begin + 1))
       else
         say "$title … $((SECONDS - begin))s $shown"
-        next=$((SECONDS - begin + 15))
+        next=$((SECONDS - begin + pause))
       fi
     fi
   done
