@@ -65,7 +65,8 @@ class DecodeAttentionScratch {
 // context run in one parallel region; results are then combined on the calling thread.
 //
 // A row's result is bitwise independent of the other rows and of the number of workers: splits
-// follow from the row's own lengths alone. `rope` is the model's table and must outlive `scratch`.
+// follow from the row's own lengths alone. `rope` is the model's table; a scratch that alternates
+// between tables of different parameters rebuilds its angles each time, so keep one per table.
 // Never fails: views are verified by their maker (common/kv). No locks, no exceptions but
 // bad_alloc.
 void decode_attention(std::span<const AttentionRow> rows, int heads, const RopeTable& rope,

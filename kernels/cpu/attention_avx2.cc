@@ -1,0 +1,18 @@
+// decode_attention's inner loops for one instruction set; see attention_kernels.h.
+#define AKV_SIMD avx2
+#include "kernels/cpu/attention_simd_avx2.h"
+// Order matters: each builds on the one before.
+#include "kernels/cpu/attention_residual-inl.h"
+
+#include "kernels/cpu/attention_compressed-inl.h"
+
+#include "kernels/cpu/attention_dense-inl.h"
+
+namespace akv::kernels::attention {
+
+const AttentionKernels& avx2_attention_kernels() {
+  static constexpr AttentionKernels kKernels{avx2::compressed, avx2::dense};
+  return kKernels;
+}
+
+}  // namespace akv::kernels::attention
