@@ -123,9 +123,9 @@ void lowbit_rows(const LowbitTile& t, int64_t row, int m0) {
 // rows.
 template <class F, int M>
 void lowbit_all_rows(const LowbitTile& t, int64_t begin, int64_t end, int m0) {
-  constexpr int kRows = rows_for(M);
+  constexpr int kShared = rows_for(M);
   int64_t row = begin;
-  for (; row + kRows <= end; row += kRows) lowbit_rows<F, kRows, M>(t, row, m0);
+  for (; row + kShared <= end; row += kShared) lowbit_rows<F, kShared, M>(t, row, m0);
   for (; row < end; ++row) lowbit_rows<F, 1, M>(t, row, m0);
 }
 

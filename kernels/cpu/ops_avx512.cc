@@ -11,6 +11,7 @@ namespace akv::kernels {
 namespace {
 #include "kernels/cpu/decode-inl.h"
 #include "kernels/cpu/elementwise-inl.h"
+#include "kernels/cpu/flash-inl.h"
 #include "kernels/cpu/lowbit-inl.h"
 }  // namespace
 
@@ -25,8 +26,7 @@ const OpTable kAvx512Ops = {
     .to_float = to_float,
     .dequantize_row = dequantize_row,
     .lowbit_tile = lowbit_tile,
-    .flash_scratch_bytes = nullptr,
-    .flash_task = nullptr,
+    .flash = {384, flash_bytes<F32Policy>, flash_run<F32Policy>},
 };
 
 }  // namespace akv::kernels

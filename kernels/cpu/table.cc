@@ -19,4 +19,6 @@ const OpTable& ops() {
   return kPortableOps;
 }
 
+const FlashKernel& flash_kernel(bool) { return ops().flash; }
+
 }  // namespace akv::kernels

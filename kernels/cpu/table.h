@@ -41,7 +41,15 @@ struct FlashTask {
   bool interleaved = false;
   const float* (*cos_row)(const void* rope, int64_t position) = nullptr;  // sin follows at +half
   const void* rope = nullptr;
-  std::byte* scratch = nullptr;  // 64-byte aligned, flash_scratch_bytes
+  std::byte* scratch = nullptr;  // 64-byte aligned, FlashKernel::scratch_bytes of it
+};
+
+// A kernel of prefill attention. max_rows: query rows that share a key tile in one task, at most;
+// scratch_bytes: of a task of that shape.
+struct FlashKernel {
+  int max_rows;
+  int64_t (*scratch_bytes)(int positions, int group, int head_dim);
+  void (*run)(const FlashTask& task);
 };
 
 struct OpTable {
@@ -59,8 +67,7 @@ struct OpTable {
   // One row of `cols` elements of a stored format, expanded.
   void (*dequantize_row)(uint32_t type, const uint8_t* row, int64_t cols, float* out);
   void (*lowbit_tile)(const LowbitTile& tile);
-  int64_t (*flash_scratch_bytes)(int positions, int group, int head_dim);
-  void (*flash_task)(const FlashTask& task);
+  FlashKernel flash;  // f32
 };
 
 extern const OpTable kPortableOps;
@@ -71,5 +78,8 @@ extern const OpTable kAvx512Ops;
 
 // The table of active_isa().
 const OpTable& ops();
+
+// Prefill attention with operands in bf16 where the CPU has such products, else in f32.
+const FlashKernel& flash_kernel(bool bf16);
 
 }  // namespace akv::kernels

@@ -1,0 +1,315 @@
+// Prefill attention of one task (table.h) for the set that the including file is compiled for.
+// Included after elementwise-inl.h, inside an unnamed namespace.
+//
+// Keys are walked in blocks of kKeyBlock from position 0. A block's keys are rotated, transposed
+// (lanes are keys) and packed once, its values expanded once; then groups of kRows query rows go
+// through logits, softmax and values while the block is in L1:
+//   S [kRows, keys] = Q [kRows, D] K^T;  p = 2^(S - m);  O [kRows, D] = 2^(m_old - m) O + p V.
+// Q carries log2(e) / sqrt(D). Blocks start at multiples of kKeyBlock whatever the task, a masked
+// key adds exactly nothing, and a row's sums do not depend on its group: so its bits depend on its
+// position alone.
+//
+// A Policy gives the operands' form: Cell is what one 32-bit lane of an operand holds (a float, or
+// two bf16 along the summed dimension), kPack how many elements that is.
+
+constexpr int kKeyBlock = 64;
+constexpr int kRows = 6;
+constexpr int kMaxVectors = HWY_MAX_BYTES >= 64 ? 4 : 2;  // of a register tile
+constexpr int kF32Lanes = static_cast<int>(hn::MaxLanes(DF()));
+constexpr int kPanel = kMaxVectors * kF32Lanes;  // keys of a packed panel
+static_assert(kKeyBlock % kPanel == 0);
+
+struct F32Policy {
+  using Cell = float;
+  static constexpr int kPack = 1;
+  static VF load(const Cell* p) { return hn::Load(DF(), p); }
+  static VF broadcast(Cell a) { return hn::Set(DF(), a); }
+  static VF multiply_add(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
+  static void from_floats(const float* x, int n, Cell* out) { __builtin_memcpy(out, x, n * 4ul); }
+  // Row pair (t, t + 1) of values, n dimensions; here single rows.
+  static void pack_values(const float* const rows[kPack], int n, Cell* out) {
+    __builtin_memcpy(out, rows[0], n * 4ul);
+  }
+};
+
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// The pieces of a task's scratch, in floats from its start.
+template <class P>
+struct FlashLayout {
+  int64_t rows, padded_dim;
+  int64_t q, out, max, sum, keys, values, logits, probs, rotated, total;
+
+  FlashLayout(int positions, int group, int dim)
+      : rows(int64_t{positions} * group), padded_dim(round_up(dim, kF32Lanes)) {
+    int64_t at = 0;
+    const auto take = [&](int64_t n) {
+      const int64_t begin = at;
+      at += round_up(n, 16);
+      return begin;
+    };
+    q = take(rows * dim / P::kPack);
+    out = take(rows * padded_dim);
+    max = take(rows);
+    sum = take(rows * kF32Lanes);
+    keys = take(int64_t{kKeyBlock} * dim / P::kPack);
+    values = take(kKeyBlock * padded_dim / P::kPack);
+    logits = take(kRows * kKeyBlock);
+    probs = take(kRows * kKeyBlock / P::kPack);
+    rotated = take(4 * padded_dim);
+    total = at;
+  }
+};
+
+template <class P>
+struct FlashState {
+  using Cell = typename P::Cell;
+  const FlashTask& task;
+  FlashLayout<P> at;
+  float* base;
+
+  explicit FlashState(const FlashTask& t)
+      : task(t), at(t.positions, t.group, t.head_dim), base(reinterpret_cast<float*>(t.scratch)) {}
+  float* floats(int64_t offset) const { return base + offset; }
+  Cell* cells(int64_t offset) const { return reinterpret_cast<Cell*>(base + offset); }
+  // The newest key that a row sees.
+  int64_t limit(int64_t row) const { return task.pos0 + row / task.group; }
+};
+
+// c [M, N vectors] = a [M, k] b [k, N vectors], or += with Add.
+template <class P, int M, int N, bool Add>
+inline void tile_product(const typename P::Cell* a, int64_t a_stride, const typename P::Cell* b,
+                         int64_t b_stride, int64_t k, float* c, int64_t c_stride) {
+  const DF d;
+  VF sum[M][N];
+  for (int r = 0; r < M; ++r) {
+    for (int v = 0; v < N; ++v) {
+      sum[r][v] = Add ? hn::Load(d, c + r * c_stride + v * kF32Lanes) : hn::Zero(d);
+    }
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    VF column[N];
+    for (int v = 0; v < N; ++v) column[v] = P::load(b + i * b_stride + v * kF32Lanes);
+    for (int r = 0; r < M; ++r) {
+      const VF x = P::broadcast(a[r * a_stride + i]);
+      for (int v = 0; v < N; ++v) sum[r][v] = P::multiply_add(x, column[v], sum[r][v]);
+    }
+  }
+  for (int r = 0; r < M; ++r) {
+    for (int v = 0; v < N; ++v) hn::Store(sum[r][v], d, c + r * c_stride + v * kF32Lanes);
+  }
+}
+
+// O += P V for M rows: all vectors of the dimension, in even shares of at most kMaxVectors.
+template <class P, int M>
+inline void add_values(const typename P::Cell* probs, const typename P::Cell* values,
+                       int64_t padded_dim, float* out) {
+  const int64_t k = kKeyBlock / P::kPack;
+  constexpr int64_t kStride = kKeyBlock / P::kPack;
+  int left = static_cast<int>(padded_dim / kF32Lanes);
+  while (left > 0) {
+    const int shares = (left + kMaxVectors - 1) / kMaxVectors;
+    const int n = (left + shares - 1) / shares;
+    if (n == 1) {
+      tile_product<P, M, 1, true>(probs, kStride, values, padded_dim, k, out, padded_dim);
+    } else if (n == 2) {
+      tile_product<P, M, 2, true>(probs, kStride, values, padded_dim, k, out, padded_dim);
+    } else if constexpr (kMaxVectors > 2) {
+      if (n == 3) {
+        tile_product<P, M, 3, true>(probs, kStride, values, padded_dim, k, out, padded_dim);
+      } else {
+        tile_product<P, M, 4, true>(probs, kStride, values, padded_dim, k, out, padded_dim);
+      }
+    }
+    values += n * kF32Lanes;
+    out += n * kF32Lanes;
+    left -= n;
+  }
+}
+
+// One row of logits to probabilities; returns the factor that the row's earlier sums take.
+inline float softmax_row(float* logits, float* max, float* sum) {
+  const DF d;
+  constexpr int kCount = kKeyBlock / kF32Lanes;
+  VF s[kCount];
+  VF top = hn::Set(d, *max);
+  for (int v = 0; v < kCount; ++v) {
+    s[v] = hn::Load(d, logits + v * kF32Lanes);
+    top = hn::Max(top, s[v]);
+  }
+  top = hn::MaxOfLanes(d, top);
+  const VF factor = exp2_fast(d, hn::Sub(hn::Set(d, *max), top));
+  VF total = hn::Mul(hn::Load(d, sum), factor);
+  for (int v = 0; v < kCount; ++v) {
+    const VF p = exp2_fast(d, hn::Sub(s[v], top));
+    total = hn::Add(total, p);
+    hn::Store(p, d, logits + v * kF32Lanes);
+  }
+  hn::Store(total, d, sum);
+  *max = hn::GetLane(top);
+  return hn::GetLane(factor);
+}
+
+// M rows from `row` on against the packed block of keys [first, first + kKeyBlock).
+template <class P, int M>
+inline void attend_rows(const FlashState<P>& st, int64_t row, int64_t first) {
+  if (first > st.limit(row + M - 1)) return;  // all masked, as are all rows before
+  const DF d;
+  const int64_t dim = st.task.head_dim / P::kPack, padded = st.at.padded_dim;
+  float* logits = st.floats(st.at.logits);
+  for (int panel = 0; panel < kKeyBlock / kPanel; ++panel) {
+    tile_product<P, M, kMaxVectors, false>(st.cells(st.at.q) + row * dim, dim,
+                                           st.cells(st.at.keys) + panel * dim * kPanel, kPanel, dim,
+                                           logits + panel * kPanel, kKeyBlock);
+  }
+  float* out = st.floats(st.at.out) + row * padded;
+  for (int r = 0; r < M; ++r) {
+    float* s = logits + r * kKeyBlock;
+    int64_t seen = st.limit(row + r) - first + 1;
+    for (seen = seen < 0 ? 0 : seen; seen < kKeyBlock; ++seen) s[seen] = -__builtin_inff();
+    const float factor = softmax_row(s, st.floats(st.at.max) + row + r,
+                                     st.floats(st.at.sum) + (row + r) * kF32Lanes);
+    if (P::kPack > 1) {
+      P::from_floats(s, kKeyBlock, st.cells(st.at.probs) + r * kKeyBlock / P::kPack);
+    }
+    if (factor != 1.0f) {
+      const VF f = hn::Set(d, factor);
+      for (int64_t i = 0; i < padded; i += kF32Lanes) {
+        hn::Store(hn::Mul(f, hn::Load(d, out + r * padded + i)), d, out + r * padded + i);
+      }
+    }
+  }
+  const auto* probs =
+      P::kPack > 1 ? st.cells(st.at.probs) : reinterpret_cast<const typename P::Cell*>(logits);
+  add_values<P, M>(probs, st.cells(st.at.values), padded, out);
+}
+
+template <class P>
+inline void attend_tail(const FlashState<P>& st, int64_t row, int64_t rows, int64_t first) {
+  switch (rows) {
+    case 1:
+      return attend_rows<P, 1>(st, row, first);
+    case 2:
+      return attend_rows<P, 2>(st, row, first);
+    case 3:
+      return attend_rows<P, 3>(st, row, first);
+    case 4:
+      return attend_rows<P, 4>(st, row, first);
+    case 5:
+      return attend_rows<P, 5>(st, row, first);
+    default:
+      return;
+  }
+}
+
+// Row t of keys or values as floats: itself, or expanded into `out`.
+inline const float* kv_row(const FlashTask& t, const float* f32, const uint16_t* bf16,
+                           int64_t position, float* out) {
+  if (f32 != nullptr) return f32 + position * t.kv_stride;
+  to_float(bf16 + position * t.kv_stride, t.head_dim, out);
+  return out;
+}
+
+inline void rotate_key(const FlashTask& t, const float* key, int64_t position, float* out) {
+  const float* cos = t.cos_row(t.rope, position);
+  if (t.interleaved) {
+    rotate_interleaved(key, cos, cos + t.half, 1.0f, t.half, out);
+  } else {
+    rotate_half(key, cos, cos + t.half, 1.0f, t.half, out);
+  }
+  for (int i = 2 * t.half; i < t.head_dim; ++i) out[i] = key[i];
+}
+
+// Keys [first, first + count) rotated into panels [D][kPanel]; absent keys are zero (and masked).
+template <class P>
+inline void pack_keys(const FlashState<P>& st, int64_t first, int count) {
+  using Cell = typename P::Cell;
+  const FlashTask& t = st.task;
+  const int64_t dim = t.head_dim / P::kPack;
+  float* expanded = st.floats(st.at.rotated);
+  float* rotated = expanded + st.at.padded_dim;
+  Cell* cells = reinterpret_cast<Cell*>(rotated + st.at.padded_dim);
+  for (int key = 0; key < kKeyBlock; ++key) {
+    Cell* to = st.cells(st.at.keys) + key / kPanel * dim * kPanel + key % kPanel;
+    if (key >= count) {
+      for (int64_t i = 0; i < dim; ++i) to[i * kPanel] = Cell{};
+      continue;
+    }
+    rotate_key(t, kv_row(t, t.k_f32, t.k, first + key, expanded), first + key, rotated);
+    P::from_floats(rotated, t.head_dim, cells);
+    for (int64_t i = 0; i < dim; ++i) to[i * kPanel] = cells[i];
+  }
+}
+
+// Values [first, first + count) as rows [padded dim] of cells; absent ones are zero.
+template <class P>
+inline void pack_values(const FlashState<P>& st, int64_t first, int count) {
+  const FlashTask& t = st.task;
+  float* expanded = st.floats(st.at.rotated);
+  for (int key = 0; key < kKeyBlock; key += P::kPack) {
+    const float* rows[P::kPack];
+    for (int i = 0; i < P::kPack; ++i) {
+      float* own = expanded + i * st.at.padded_dim;
+      if (key + i < count) {
+        rows[i] = kv_row(t, t.v_f32, t.v, first + key + i, own);
+      } else {
+        __builtin_memset(own, 0, static_cast<size_t>(t.head_dim) * 4);
+        rows[i] = own;
+      }
+    }
+    auto* to = st.cells(st.at.values) + key / P::kPack * st.at.padded_dim;
+    P::pack_values(rows, t.head_dim, to);
+    for (int64_t i = t.head_dim; i < st.at.padded_dim; ++i) to[i] = typename P::Cell{};
+  }
+}
+
+template <class P>
+inline void begin_rows(const FlashState<P>& st) {
+  const FlashTask& t = st.task;
+  const DF d;
+  const float scale = 1.44269504088896341f / __builtin_sqrtf(static_cast<float>(t.head_dim));
+  float* scaled = st.floats(st.at.rotated);
+  for (int64_t row = 0; row < st.at.rows; ++row) {
+    const float* q = t.q + row / t.group * t.q_stride + row % t.group * t.head_dim;
+    for (int i = 0; i < t.head_dim; ++i) scaled[i] = q[i] * scale;
+    P::from_floats(scaled, t.head_dim, st.cells(st.at.q) + row * t.head_dim / P::kPack);
+    st.floats(st.at.max)[row] = -__builtin_inff();
+    hn::Store(hn::Zero(d), d, st.floats(st.at.sum) + row * kF32Lanes);
+  }
+  __builtin_memset(st.floats(st.at.out), 0, static_cast<size_t>(st.at.rows * st.at.padded_dim) * 4);
+}
+
+template <class P>
+inline void finish_rows(const FlashState<P>& st) {
+  const FlashTask& t = st.task;
+  const DF d;
+  for (int64_t row = 0; row < st.at.rows; ++row) {
+    float* out = t.out + row / t.group * t.q_stride + row % t.group * t.head_dim;
+    const float* from = st.floats(st.at.out) + row * st.at.padded_dim;
+    const VF sum = hn::Load(d, st.floats(st.at.sum) + row * kF32Lanes);
+    const float scale = 1.0f / hn::GetLane(hn::SumOfLanes(d, sum));
+    for (int i = 0; i < t.head_dim; ++i) out[i] = from[i] * scale;
+  }
+}
+
+template <class P>
+void flash_run(const FlashTask& task) {
+  const FlashState<P> st(task);
+  begin_rows(st);
+  const int64_t keys = task.pos0 + task.positions;
+  for (int64_t first = 0; first < keys; first += kKeyBlock) {
+    const int64_t left = keys - first;
+    const int count = static_cast<int>(left < kKeyBlock ? left : kKeyBlock);
+    pack_keys(st, first, count);
+    pack_values(st, first, count);
+    int64_t row = 0;
+    for (; row + kRows <= st.at.rows; row += kRows) attend_rows<P, kRows>(st, row, first);
+    attend_tail(st, row, st.at.rows - row, first);
+  }
+  finish_rows(st);
+}
+
+template <class P>
+int64_t flash_bytes(int positions, int group, int head_dim) {
+  return FlashLayout<P>(positions, group, head_dim).total * 4;
+}
