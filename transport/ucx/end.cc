@@ -205,7 +205,8 @@ void UcxEnd::run_deferred() {
 
 void UcxEnd::lose(Connection& connection) {
   const Error error = *connection.broken();
-  if (!connection.said_bye) {
+  // A peer that closes after our goodbye, or after its own, is not lost.
+  if (!connection.said_bye && connection.state() != Connection::State::kLeaving) {
     ++counters_.connections_lost;
     notice("connection with " + connection.peer() + " is lost: " + error.message);
   }

@@ -2,8 +2,10 @@
 // No UCX type appears here.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "common/base/result.h"
 #include "transport/transport.h"
@@ -26,5 +28,10 @@ Result<std::unique_ptr<Receiver>> make_ucx_receiver(const TransportConfig& confi
 // One line for the log at start: version, transports and devices that UCX found and may use under
 // this config, e.g. "ucx 1.22.0: tcp/lo tcp/eth0 posix/memory sysv/memory". kUnsupported when none.
 Result<std::string> describe_ucx(const TransportConfig& config);
+
+// UCX prints its warnings and errors to standard output by itself; from now on `sink` gets them
+// instead, on whatever thread they arise. UCX's log belongs to the process, so this does too: the
+// first call counts. Call it before the other functions here.
+void redirect_ucx_log(std::function<void(bool error, std::string_view line)> sink);
 
 }  // namespace akv::transport
