@@ -1,36 +1,21 @@
 #include "common/net/control_loop.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
-#include <csignal>
 
 #include "common/base/check.h"
 #include "common/base/ids.h"
 #include "common/net/control_impl.h"
+#include "common/net/thread_signals.h"
 
 namespace akv::net {
 namespace {
 
 // Messages read from one socket before timers and other sockets get their turn.
 constexpr int kReadBatch = 256;
-
-// Threads inherit the mask: signals stay with the main thread.
-class BlockSignals {
- public:
-  BlockSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

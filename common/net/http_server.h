@@ -37,25 +37,31 @@ struct HttpResponse {
   std::string body;
 };
 
-// The answer side of one request; [thread-safe]. Exactly one of respond() or begin_stream() counts,
-// later ones are ignored. Whoever drops the last reference without an answer sends a 500 (or, in a
-// stream, cuts the connection so that the client does not take a part for the whole).
+// The answer side of one request; [thread-safe]. Exactly one of respond() or begin_stream() counts.
+// Whoever drops the last reference without an answer sends a 500 (or, in a stream, cuts the
+// connection so that the client does not take a part for the whole).
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
 
-  // Sends a whole response. Ignored after a disconnect.
-  virtual void respond(HttpResponse response) = 0;
+  // Sends a whole response. False, and nothing is sent, when the client is gone or an answer was
+  // already begun.
+  virtual bool respond(HttpResponse response) = 0;
   // Starts a text/event-stream answer (no-cache, no proxy buffering). False when the client is gone
-  // or an answer was already begun. From here the server writes ": ping" comments while idle.
+  // or a whole response was given; true when a stream runs already. From here the server writes
+  // ": ping" comments while idle.
   virtual bool begin_stream(HttpHeaders headers = {}) = 0;
+  // Lets the server begin the stream by itself once ping_interval_ms passed without an answer, so
+  // that comments flow while the client waits. Before that respond() works as ever, so early errors
+  // are plain answers; afterwards respond() is false and the error has to be an event.
+  virtual void begin_stream_when_idle(HttpHeaders headers = {}) = 0;
   // Queues one event: "data: " + data + "\n\n"; data holds no line break. False when the client is
   // gone, or when it read so slowly that its queue overflowed (it is then disconnected).
   virtual bool write_event(std::string_view data) = 0;
   // Ends the stream after what is queued.
   virtual void end_stream() = 0;
   // fn runs once, on an io thread, as soon as the client is seen gone before the answer was
-  // complete; at once when it already is. Replaces the one set before; end of answer drops it.
+  // complete; soon when it already is. Replaces the one set before; end of answer drops it.
   virtual void on_disconnect(std::function<void()> fn) = 0;
   virtual bool disconnected() const = 0;
 };
@@ -67,19 +73,22 @@ using HttpHandler = std::function<void(HttpRequest&&, std::shared_ptr<HttpExchan
 using HttpErrorBody = std::function<std::string(int status, std::string_view message)>;
 
 struct HttpServerOptions {
-  HostPort bind;                       // port 0 picks a free one; names are resolved
-  int threads = 1;                     // io threads, 1 or 2
-  size_t max_connections = 4096;       // one more is answered 503 and closed
-  size_t max_header_bytes = 16 << 10;  // 431
-  size_t max_body_bytes = 32 << 20;    // 413
-  size_t max_queued_bytes = 4 << 20;   // of a stream that its client does not read
-  int header_timeout_ms = 10000;       // for a whole header once its first byte came
+  HostPort bind;                               // port 0 picks a free one; names are resolved
+  int threads = 1;                             // io threads
+  size_t max_connections = 4096;               // one more is answered 503 and closed
+  size_t max_header_bytes = 16 << 10;          // 431
+  size_t max_body_bytes = 32 << 20;            // 413
+  size_t max_buffered_body_bytes = 512 << 20;  // of all requests being read; 503
+  size_t max_queued_bytes = 4 << 20;           // of a stream that its client does not read
+  int header_timeout_ms = 10000;       // for a whole header; of a new connection from its start
   int body_timeout_ms = 60000;         // for a whole body
   int write_timeout_ms = 60000;        // a write without progress
   int keep_alive_timeout_ms = 120000;  // idle between requests; above a proxy's 90 s
   int ping_interval_ms = 10000;        // comment in an idle stream
-  int half_close_grace_ms = 1000;      // EOF while a non-stream answer is awaited: gone after this
-  HttpErrorBody error_body;            // default: {"error":{...}} in the OpenAI shape
+  // A client that ended its sending side and awaits a plain HTTP/1.0 answer is taken for gone after
+  // this; otherwise a harmless write finds out.
+  int half_close_grace_ms = 1000;
+  HttpErrorBody error_body;  // default: {"error":{...}} in the OpenAI shape
   std::string thread_name = "http";
 };
 
