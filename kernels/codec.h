@@ -16,10 +16,10 @@ inline constexpr float kThresholds2[3] = {-0.9816f, 0.0f, 0.9816f};
 inline constexpr float kLevels4[16] = {-2.7326f, -2.0690f, -1.6181f, -1.2562f, -0.9424f, -0.6568f,
                                        -0.3881f, -0.1284f, 0.1284f,  0.3881f,  0.6568f,  0.9424f,
                                        1.2562f,  1.6181f,  2.0690f,  2.7326f};
-// The midpoint between levels i and i + 1 of the 4-bit codebook.
-inline constexpr double threshold4(int i) {
-  return (static_cast<double>(kLevels4[i]) + static_cast<double>(kLevels4[i + 1])) / 2;
-}
+// The midpoints of the 4-bit levels.
+inline constexpr float kThresholds4[15] = {-2.4008f,  -1.84355f, -1.43715f, -1.0993f, -0.7996f,
+                                           -0.52245f, -0.25825f, 0.0f,      0.25825f, 0.52245f,
+                                           0.7996f,   1.0993f,   1.43715f,  1.84355f, 2.4008f};
 // Distortion that a residual of 2 and of 4 bits leaves (relative energy), as the ranking uses it.
 inline constexpr double kEta2 = 0.117482;
 inline constexpr double kEta4 = 0.009497;
