@@ -48,11 +48,19 @@ as_root() {
   fi
 }
 
-# apt alone writes; a service that a package brings (prometheus) is not started by the install.
+# A service that a package brings (prometheus) is not started: policy-rc.d is Debian's way to say so.
 apt_install() {
-  as_root apt-get update
-  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
-    apt-get install -y --no-install-recommends "$@"
+  local policy=/usr/sbin/policy-rc.d made=0 status=0
+  as_root apt-get update || echo "apt-get update failed; going on with the lists that are there"
+  if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    as_root chmod 755 "$policy"
+    made=1
+  fi
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" ||
+    status=$?
+  ((made)) && as_root rm -f "$policy"
+  return "$status"
 }
 
 install_debian() {

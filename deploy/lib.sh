@@ -9,6 +9,9 @@ AKV_MODEL_NAME=SmolLM2-135M-Instruct.Q4_1.gguf
 AKV_MODEL_SHA256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 AKV_DEFAULT_MODEL="$AKV_CACHE/models/$AKV_MODEL_NAME"
 
+# Objects of one checkout serve another.
+export CCACHE_BASEDIR="$AKV_ROOT" CCACHE_NOHASHDIR=1
+
 say() { printf '%s\n' "$*" >&2; }
 die() {
   say "error: $*"
