@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Shared by the scripts of deploy/, tests/ and .ci/: where things are, and steps that show their
 # progress. Sourced by bash with `set -euo pipefail`; defines names only.
 

@@ -55,10 +55,17 @@ run_dir="$AKV_CACHE/quickstart"
 prefill_pid=
 decode_pid=
 
-# Stops what still runs; called at every exit, also by Ctrl-C.
+# Stops what still runs; called at every exit, also by Ctrl-C. The first SIGTERM lets requests end,
+# the second does not.
 stop_daemons() {
-  local pid
-  for pid in $decode_pid $prefill_pid; do kill -TERM "$pid" 2>/dev/null || true; done
+  local pid attempt
+  for attempt in 1 2; do
+    for pid in $decode_pid $prefill_pid; do kill -TERM "$pid" 2>/dev/null || true; done
+    for _ in $(seq 100); do
+      kill -0 $decode_pid $prefill_pid 2>/dev/null || break 2
+      sleep 0.1
+    done
+  done
   for pid in $decode_pid $prefill_pid; do wait "$pid" 2>/dev/null || true; done
 }
 trap stop_daemons EXIT
