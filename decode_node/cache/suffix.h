@@ -1,0 +1,71 @@
+// Dense K/V of the tokens after a prompt, in pages of 64 tokens that hold all layers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/model/config.h"
+#include "decode_node/cache/byte_pool.h"
+#include "kernels/compressed_view.h"
+#include "kernels/types.h"
+
+namespace akv::decode {
+
+// Elements and bytes of a page: per layer K [64][H][D] post-RoPE, then V alike.
+struct PageShape {
+  int64_t layer_elements = 0;  // of one layer: K and V
+  int64_t elements = 0;
+  int kv_dim = 0;  // H * D
+
+  explicit PageShape(const model::ModelConfig& config)
+      : layer_elements(int64_t{2} * kernels::kSuffixPageTokens * config.kv_dim()),
+        elements(layer_elements * config.layers),
+        kv_dim(config.kv_dim()) {}
+  uint64_t bytes() const { return static_cast<uint64_t>(elements) * sizeof(bf16); }
+};
+
+// The suffix of one session: owner of its pages and of their share of the pool. Engine thread only.
+class Suffix {
+ public:
+  // pool may be null (tools that account for nothing); else it outlives the suffix.
+  Suffix(const PageShape& shape, BytePool* pool) : shape_(shape), pool_(pool) {}
+  ~Suffix() { clear(); }
+  Suffix(const Suffix&) = delete;
+  Suffix& operator=(const Suffix&) = delete;
+
+  // Makes room for `tokens` in all, false when the pool is empty (nothing is taken then).
+  // `prepaid_pages` of them were already charged at admission.
+  bool grow(int64_t tokens);
+  // The caller has already reserved this many pages in the pool for us.
+  void adopt_reservation(int pages) { prepaid_pages_ += pages; }
+  // Frees all pages and gives their bytes back, prepaid ones too.
+  void clear();
+
+  int64_t tokens() const { return tokens_; }
+  void set_tokens(int64_t tokens) { tokens_ = tokens; }
+  size_t pages() const { return pages_.size(); }
+  uint64_t bytes() const { return pages_.size() * shape_.bytes(); }
+
+  // Row of `token` in `layer`: K row, and V row, [H, D] each. REQUIRES: room was made by grow().
+  bf16* k_row(int layer, int64_t token);
+  bf16* v_row(int layer, int64_t token);
+  // View of the first `tokens` tokens of a layer; valid until grow() or clear().
+  kernels::SuffixView view(int layer, int64_t tokens) const;
+
+ private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(bf16* page) const;
+  };
+  using Page = std::unique_ptr<bf16, Unmap>;
+
+  PageShape shape_;
+  BytePool* pool_;
+  int prepaid_pages_ = 0;
+  int64_t tokens_ = 0;
+  std::vector<Page> pages_;
+  std::vector<const bf16*> page_pointers_;
+};
+
+}  // namespace akv::decode

@@ -1,0 +1,252 @@
+// Construction, start and stop; messages are in daemon_messages.cc.
+#include "decode_node/daemon.h"
+
+#include "common/model/wire.h"
+#include "common/net/admin.h"
+#include "kernels/isa.h"
+#include "transport/ucx/ucx_transport.h"
+
+namespace akv::decode {
+namespace {
+
+constexpr int64_t kTickMs = 50;
+constexpr int kStopGraceMs = 1000;
+
+Result<std::unique_ptr<model::ChatTemplate>> load_template(const model::Model& model,
+                                                           const std::string& builtin) {
+  using model::ChatTemplate;
+  std::unique_ptr<ChatTemplate> none;
+  if (!builtin.empty()) {
+    AKV_ASSIGN_OR_RETURN(auto named, ChatTemplate::builtin(builtin));
+    return std::make_unique<ChatTemplate>(std::move(named));
+  }
+  if (model.vocab().chat_template.empty()) return none;
+  AKV_ASSIGN_OR_RETURN(auto own, ChatTemplate::parse(model.vocab().chat_template));
+  return std::make_unique<ChatTemplate>(std::move(own));
+}
+
+}  // namespace
+
+Status Daemon::check(const Config& config, const AppContext&) {
+  AKV_ASSIGN_OR_RETURN(const auto model, model::Model::load(config.model));
+  AKV_ASSIGN_OR_RETURN(const auto tokenizer, model::Tokenizer::create(model->vocab()));
+  AKV_ASSIGN_OR_RETURN(const auto chat, load_template(*model, config.chat_template));
+  AKV_ASSIGN_OR_RETURN(const auto control, config.control_options());
+  for (const PeerSource* source : {&config.prefill, &config.decode}) {
+    if (!source->file.empty()) AKV_RETURN_IF_ERROR(read_peer_file(source->file));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::create(const Config& config, const AppContext& context) {
+  tune_allocator();
+  std::unique_ptr<Daemon> daemon(new Daemon(config, context));
+  AKV_RETURN_IF_ERROR(daemon->create_components());
+  return daemon;
+}
+
+Daemon::~Daemon() { stop(); }
+
+Status Daemon::create_components() {
+  AKV_ASSIGN_OR_RETURN(parts_.model, model::Model::load(config_.model));
+  AKV_ASSIGN_OR_RETURN(auto tokenizer, model::Tokenizer::create(parts_.model->vocab()));
+  parts_.tokenizer = std::make_unique<model::Tokenizer>(std::move(tokenizer));
+  AKV_ASSIGN_OR_RETURN(parts_.chat_template, load_template(*parts_.model, config_.chat_template));
+  parts_.probe = std::make_unique<Probe>(*context_.metrics);
+  context_.metrics
+      ->gauge("akv_build_info", "Constant 1; what runs.",
+              {{"version", std::string(project_version())},
+               {"isa", isa_name(active_isa())},
+               {"ucx", transport::ucx_version()}})
+      .set(1);
+  hello_ = model::make_hello(config_.max_sessions > 0 ? "decode" : "frontdoor", *parts_.model);
+  hello_.version = project_version();
+  hello_.ucx_version = transport::ucx_version();
+  return {};
+}
+
+Result<ReadyAddresses> Daemon::start() {
+  AKV_ASSIGN_OR_RETURN(auto control_options, config_.control_options());
+  AKV_ASSIGN_OR_RETURN(parts_.control, net::ControlLoop::create(std::move(control_options)));
+  const HostPort control = *parts_.control->address();
+  const std::string node = config_.app.node_name.empty()
+                               ? advertised(config_.advertise_control, control).str()
+                               : config_.app.node_name;
+  context_.metrics->set_node(node);
+  context_.log.set_node(node);
+  hello_.node = node;
+  if (config_.max_sessions > 0) AKV_RETURN_IF_ERROR(start_receiver());
+  if (config_.max_sessions > 0) AKV_RETURN_IF_ERROR(start_engine());
+  AKV_RETURN_IF_ERROR(start_front());
+  AKV_RETURN_IF_ERROR(start_http());
+  start_control();
+  follow_peers();
+  context_.log.info("started", {{"model", parts_.model->config().name},
+                                {"model_fingerprint", hello_.model_fingerprint},
+                                {"isa", isa_name(active_isa())},
+                                {"isa_note", isa_message()},
+                                {"threads", config_.effective_threads()},
+                                {"local", config_.local},
+                                {"transport", transport_note_}});
+  ReadyAddresses ready{{"http", parts_.api->address().str()}, {"control", control.str()}};
+  if (parts_.receiver && !config_.local) {
+    ready.emplace_back("state", parts_.receiver->address().str());
+  }
+  ready.emplace_back("metrics", parts_.admin->address().str());
+  return ready;
+}
+
+Status Daemon::start_receiver() {
+  if (config_.local) {
+    AKV_ASSIGN_OR_RETURN(
+        parts_.local, LocalPrefill::create(
+                          config_, parts_.model, *parts_.tokenizer, *context_.metrics, context_.log,
+                          [this](PeerEvent&& event) { emit_local(std::move(event)); }));
+    parts_.receiver = parts_.local->take_receiver();
+    transport_note_ = "inproc";
+    hello_.transports = {"inproc"};
+    return {};
+  }
+  transport::TransportConfig transport;
+  transport.ucx_transports = config_.ucx_transports;
+  transport.ucx_devices = config_.ucx_devices;
+  transport.heartbeat_interval_ms = config_.heartbeat_ms;
+  transport.heartbeat_lost_ms = 3 * config_.heartbeat_ms;
+  AKV_ASSIGN_OR_RETURN(transport_note_, transport::describe_ucx(transport));
+  AKV_ASSIGN_OR_RETURN(parts_.receiver, transport::make_ucx_receiver(transport, config_.state));
+  hello_.transports = {"ucx"};
+  hello_.state_address = advertised(config_.advertise_state, parts_.receiver->address()).str();
+  return {};
+}
+
+Status Daemon::start_engine() {
+  EngineOptions options = config_.engine_options();
+  options.advertise_state = advertised(config_.advertise_state, parts_.receiver->address());
+  parts_.engine = std::make_unique<Engine>(
+      parts_.model, parts_.tokenizer->end_tokens(), options, *parts_.receiver, *parts_.probe,
+      context_.log, [this](uint64_t owner, EngineEvent&& event) { emit(owner, std::move(event)); });
+  hello_.capacity.max_sessions = options.max_sessions;
+  hello_.capacity.max_state_bytes = options.max_state_bytes;
+  return {};
+}
+
+Status Daemon::start_front() {
+  parts_.peers = std::make_unique<Peers>(*parts_.control, context_.log);
+  parts_.peers->set_hello(hello_);
+  LocalParts local;
+  if (parts_.engine) {
+    local.engine = [this](EngineCommand&& c) { parts_.engine->handle(0, std::move(c)); };
+    parts_.peers->add_local(Role::kDecode, hello_.node, [this] { return parts_.engine->load(); });
+  }
+  if (parts_.local) {
+    local.prefill = [this](PrefillCommand&& c) { parts_.local->handle(std::move(c)); };
+    parts_.peers->add_local(Role::kPrefill, hello_.node, [this] { return parts_.local->load(); });
+  }
+  AKV_ASSIGN_OR_RETURN(const auto options, config_.dispatcher_options());
+  parts_.dispatcher = std::make_unique<Dispatcher>(
+      parts_.model, *parts_.tokenizer, parts_.chat_template.get(), options, *parts_.control,
+      *parts_.peers, std::move(local), *parts_.probe, context_.log);
+  parts_.peers->on_lost = [this](const Peer& peer) { parts_.dispatcher->on_peer_lost(peer); };
+  const auto zero = [] { return 0.0; };
+  EngineLevels engine{zero, zero, zero, zero};
+  if (parts_.engine) engine = parts_.engine->levels();
+  parts_.probe->watch(
+      *context_.metrics, std::move(engine),
+      FrontLevels{.queue_requests = [this] { return parts_.dispatcher->queue_requests(); },
+                  .queue_tokens = [this] { return parts_.dispatcher->queue_tokens(); },
+                  .peers = [this] { return parts_.peers->count_samples(); },
+                  .heartbeat_ages = [this] { return parts_.peers->age_samples(); }});
+  return {};
+}
+
+Status Daemon::start_http() {
+  api::ApiOptions api;
+  api.http.bind = config_.http;
+  api.request_timeout_ms = static_cast<int>(config_.request_timeout_ms);
+  api.api_key_file = config_.api_key_file;
+  api.version = project_version();
+  api.metrics_text = [this] { return context_.metrics->scrape(); };
+  AKV_ASSIGN_OR_RETURN(parts_.api, api::ApiServer::start(std::move(api), *parts_.dispatcher, this));
+  net::HttpServerOptions admin;
+  admin.bind = config_.metrics;
+  admin.thread_name = "admin";
+  const net::AdminSources sources{.state =
+                                      [this] {
+                                        const api::Readiness readiness =
+                                            parts_.dispatcher->readiness();
+                                        return net::AdminState{readiness.ready, readiness.reason};
+                                      },
+                                  .metrics_text = [this] { return context_.metrics->scrape(); }};
+  AKV_ASSIGN_OR_RETURN(parts_.admin,
+                       net::HttpServer::start(admin, net::make_admin_handler(sources)));
+  return {};
+}
+
+void Daemon::start_control() {
+  parts_.control->start(net::ControlHandlers{
+      .on_message = [this](net::PeerId peer,
+                           net::ControlMessage&& m) { on_message(peer, std::move(m)); },
+      .on_peer = [this](const net::PeerEvent& event) { on_peer(event); },
+      .on_heartbeat = [this](net::PeerId peer,
+                             std::string_view body) { parts_.peers->on_heartbeat(peer, body); },
+      .heartbeat_body = [this] { return proto::encode_load(heartbeat_load()); }});
+  parts_.control->post([this] {
+    parts_.peers->refresh();
+    parts_.control->call_every(kTickMs, [this] { parts_.dispatcher->tick(); });
+    parts_.control->call_every(config_.heartbeat_ms, [this] { parts_.peers->refresh(); });
+  });
+}
+
+void Daemon::follow_peers() {
+  const auto follow = [this](const PeerSource& source, Role role) {
+    const auto set = [this, role](std::vector<HostPort> addresses) {
+      parts_.control->post([this, role, addresses = std::move(addresses)] {
+        parts_.peers->set_remote(role, addresses);
+      });
+    };
+    if (!source.addresses.empty()) set(source.addresses);
+    return std::make_unique<PeerWatch>(source, context_.log, set);
+  };
+  parts_.prefill_watch = follow(config_.prefill, Role::kPrefill);
+  parts_.decode_watch = follow(config_.decode, Role::kDecode);
+}
+
+void Daemon::drain() {
+  parts_.dispatcher->drain();
+  if (parts_.engine) parts_.engine->drain();
+}
+
+bool Daemon::idle() const {
+  return parts_.dispatcher->idle() && (!parts_.engine || parts_.engine->idle());
+}
+
+// Outside in: no new request, no message, no step, no transfer; then destruction frees the rest.
+void Daemon::stop() {
+  if (std::exchange(stopped_, true)) return;
+  parts_.prefill_watch.reset();
+  parts_.decode_watch.reset();
+  if (parts_.api) parts_.api->stop(kStopGraceMs);
+  if (parts_.admin) parts_.admin->stop(0);
+  if (parts_.control) parts_.control->stop();
+  if (parts_.local) parts_.local->stop();
+  if (parts_.engine) parts_.engine->stop();
+  parts_.receiver.reset();
+  parts_.api.reset();
+}
+
+void Daemon::reload(const Config& config) {
+  const Status keys = parts_.api->reload_keys();
+  if (!keys.ok()) context_.log.error("API keys not read again", keys.error());
+  if (!config.curve_peers.empty() && !config_.curve_key.empty()) {
+    auto peers = net::read_curve_peers(config.curve_peers);
+    if (!peers.ok()) return context_.log.error("CURVE peers not read again", peers.error());
+    parts_.control->set_curve_peers(std::move(*peers));
+  }
+  parts_.control->post(
+      [this, prefill = config.prefill.addresses, decode = config.decode.addresses] {
+        if (!config_.prefill.addresses.empty()) parts_.peers->set_remote(Role::kPrefill, prefill);
+        if (!config_.decode.addresses.empty()) parts_.peers->set_remote(Role::kDecode, decode);
+      });
+}
+
+}  // namespace akv::decode

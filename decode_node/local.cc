@@ -1,0 +1,72 @@
+#include "decode_node/local.h"
+
+#include "prefill_node/daemon.h"
+#include "transport/inproc/inproc_transport.h"
+
+namespace akv::decode {
+namespace {
+
+prefill::ServiceOptions service_options(const Config& config) {
+  prefill::Config prefill;
+  prefill.threads = config.threads;
+  prefill.outbox_bytes = config.outbox_bytes;
+  prefill.max_prefill_bytes = config.max_prefill_bytes;
+  prefill.transfer_timeout_ms = config.transfer_timeout_ms;
+  prefill.max_queue_tokens = config.max_queue_tokens;
+  return prefill.service_options();
+}
+
+class LocalPrefillImpl : public LocalPrefill {
+ public:
+  LocalPrefillImpl(const Config& config, std::shared_ptr<const model::Model> model,
+                   const model::Tokenizer& tokenizer, MetricsRegistry& metrics, Logger log,
+                   std::function<void(PeerEvent&&)> emit, std::unique_ptr<transport::Sender> sender,
+                   std::unique_ptr<transport::Receiver> receiver)
+      : probe_(metrics, /*shared_process=*/true),
+        receiver_(std::move(receiver)),
+        sender_(std::move(sender)),
+        service_(std::make_unique<prefill::PrefillService>(
+            std::move(model), tokenizer, service_options(config), *sender_, probe_, log,
+            [emit = std::move(emit)](uint64_t, prefill::Event&& event) {
+              std::visit([&](auto&& m) { emit(PeerEvent(std::move(m))); }, std::move(event));
+            })) {
+    prefill::Levels levels = service_->levels();
+    levels.queue_requests = nullptr;  // the front door's own gauges say it
+    levels.queue_tokens = nullptr;
+    probe_.watch(metrics, std::move(levels));
+  }
+  ~LocalPrefillImpl() override { stop(); }
+
+  std::unique_ptr<transport::Receiver> take_receiver() override { return std::move(receiver_); }
+  void handle(PrefillCommand&& command) override { service_->handle(0, std::move(command)); }
+  void drain() override { service_->drain(); }
+  bool idle() const override { return service_->idle(); }
+  proto::Load load() const override { return service_->load(); }
+  void stop() override {
+    service_->stop();
+    sender_.reset();
+  }
+
+ private:
+  prefill::Probe probe_;
+  std::unique_ptr<transport::Receiver> receiver_;
+  std::unique_ptr<transport::Sender> sender_;
+  std::unique_ptr<prefill::PrefillService> service_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LocalPrefill>> LocalPrefill::create(
+    const Config& config, std::shared_ptr<const model::Model> model,
+    const model::Tokenizer& tokenizer, MetricsRegistry& metrics, Logger log,
+    std::function<void(PeerEvent&&)> emit) {
+  const auto network = transport::make_inproc_network();
+  const transport::TransportConfig options;
+  AKV_ASSIGN_OR_RETURN(auto receiver, transport::make_inproc_receiver(network, options));
+  AKV_ASSIGN_OR_RETURN(auto sender, transport::make_inproc_sender(network, options));
+  return std::unique_ptr<LocalPrefill>(std::make_unique<LocalPrefillImpl>(
+      config, std::move(model), tokenizer, metrics, std::move(log), std::move(emit),
+      std::move(sender), std::move(receiver)));
+}
+
+}  // namespace akv::decode

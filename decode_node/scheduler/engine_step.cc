@@ -1,0 +1,166 @@
+// Batching, parking, steps and sampling of the decode engine.
+#include <algorithm>
+
+#include "common/model/wire.h"
+#include "decode_node/scheduler/engine.h"
+
+namespace akv::decode {
+namespace {
+
+constexpr int64_t kReplayRows = 64;  // tokens of one session's replay in one step
+
+}  // namespace
+
+std::vector<Session*> Engine::live_oldest_first() {
+  std::vector<Session*> live;
+  for (auto& [key, session] : sessions_) {
+    if (session->phase == SessionPhase::kLive) live.push_back(session.get());
+  }
+  std::sort(live.begin(), live.end(),
+            [](const Session* a, const Session* b) { return a->order < b->order; });
+  return live;
+}
+
+void Engine::park(Session& session) {
+  session.suffix.clear();
+  session.phase = SessionPhase::kParked;
+  ++session.parked_times;
+  log_.request(session.spec.request_id)
+      .info("session parked", {{"output_tokens", session.output.size()}});
+}
+
+// The oldest parked session comes back when its whole output fits again, one at a time, so that it
+// is not parked at once a second time.
+void Engine::unpark() {
+  Session* oldest = nullptr;
+  for (auto& [key, session] : sessions_) {
+    if (session->phase != SessionPhase::kParked) continue;
+    if (oldest == nullptr || session->order < oldest->order) oldest = session.get();
+  }
+  if (oldest == nullptr) return;
+  if (!oldest->suffix.grow(static_cast<int64_t>(oldest->output.size()) + 1)) return;
+  oldest->phase = SessionPhase::kLive;
+}
+
+// Grows a session's suffix, parking younger live ones for it. False: it was parked itself, or
+// nothing could be freed.
+bool Engine::make_room(std::vector<Session*>& batch, Session& session, int64_t tokens) {
+  while (!session.suffix.grow(tokens)) {
+    Session* youngest = batch.back();
+    if (youngest != &session) {
+      park(*youngest);
+      batch.pop_back();
+      continue;
+    }
+    if (batch.size() > 1) {
+      park(session);
+      batch.pop_back();
+      return false;
+    }
+    // Alone, and still no room: states of parked sessions hold the rest. The youngest of them gives
+    // its state up; its front door has it sent again when there is room, and no token is lost.
+    const auto held = pool_.state_bytes();
+    shed_youngest_parked();
+    if (pool_.state_bytes() == held) {
+      batch.pop_back();
+      fail(session,
+           make_error(Code::kResourceExhausted,
+                      "the state memory cannot hold the output of this request"),
+           "decode");
+      return false;
+    }
+  }
+  return true;
+}
+
+void Engine::shed_youngest_parked() {
+  Session* youngest = nullptr;
+  for (auto& [key, session] : sessions_) {
+    if (session->phase != SessionPhase::kParked && session->phase != SessionPhase::kLanded)
+      continue;
+    if (youngest == nullptr || session->order > youngest->order) youngest = session.get();
+  }
+  if (youngest == nullptr) return;
+  fail(*youngest,
+       make_error(Code::kUnavailable,
+                  "the node gave this session's state up for an "
+                  "older one; it can be sent again"),
+       "decode");
+}
+
+void Engine::step() {
+  unpark();
+  std::vector<Session*> batch = live_oldest_first();
+  if (batch.empty()) return;
+  std::vector<StepEntry> entries;
+  int64_t rows = 0;
+  for (size_t i = 0; i < batch.size() && rows < options_.max_step_rows; ++i) {
+    Session& session = *batch[i];
+    const int64_t count = std::min({session.pending(), kReplayRows, options_.max_step_rows - rows});
+    if (!make_room(batch, session, session.suffix.tokens() + count)) break;
+    StepEntry entry;
+    entry.prompt = &session.view;
+    entry.suffix = &session.suffix;
+    entry.tokens =
+        std::span(session.output)
+            .subspan(static_cast<size_t>(session.suffix.tokens()), static_cast<size_t>(count));
+    entry.position = session.position();
+    entry.want = count == session.pending() ? StepEntry::Want::kLast : StepEntry::Want::kNone;
+    entries.push_back(entry);
+    rows += count;
+  }
+  batch.resize(std::min(batch.size(), entries.size()));
+  entries.resize(batch.size());
+  if (batch.empty()) return;
+  probe_.stepped(batch.size());
+  const Status ran = step_.forward(entries);
+  if (!ran.ok()) {
+    for (Session* session : batch) fail(*session, ran.error(), "decode");
+    return;
+  }
+  sample_all(batch, entries);
+}
+
+// Draws for all sessions side by side; each draw depends on its own logits and counter alone.
+void Engine::sample_all(std::vector<Session*>& batch, std::vector<StepEntry>& entries) {
+  std::vector<Result<model::Sampled>> drawn(batch.size(), model::Sampled{});
+  const auto vocab = static_cast<size_t>(model_->config().vocab);
+  workers_.run(static_cast<int>(batch.size()), [&](int task, int worker) {
+    const auto i = static_cast<size_t>(task);
+    if (entries[i].logits == nullptr) return;
+    Session& session = *batch[i];
+    const auto position = static_cast<uint64_t>(session.plan.tokens) + session.output.size();
+    drawn[i] =
+        model::sample(std::span(entries[i].logits, vocab), session.sampling, *session.sampler,
+                      position, sampler_scratch_[static_cast<size_t>(worker)]);
+  });
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (entries[i].logits != nullptr) take_token(*batch[i], drawn[i]);
+  }
+}
+
+void Engine::take_token(Session& session, const Result<model::Sampled>& sampled) {
+  if (!sampled.ok()) return fail(session, sampled.error(), "decode");
+  const int32_t token = sampled->token;
+  const auto index = static_cast<int32_t>(session.output.size());
+  const auto stop = session.sampler->stops_at(token);
+  session.output.push_back(token);
+  session.sampler->add(token);
+  if (stop != model::SamplerState::Stop::kNone) return finish(session, "stop");
+  proto::Tokens tokens{.ref = session.spec.ref, .index = index, .tokens = {}};
+  tokens.tokens.push_back(model::token_out(*sampled));
+  emit_(session.key.owner, std::move(tokens));
+  const bool context_full = session.plan.tokens + static_cast<int64_t>(session.output.size()) >=
+                            model_->config().context_length;
+  if (index + 1 >= session.spec.max_tokens || context_full) finish(session, "length");
+}
+
+void Engine::finish(Session& session, const char* reason) {
+  emit_(session.key.owner,
+        proto::Done{.ref = session.spec.ref,
+                    .finish_reason = reason,
+                    .completion_tokens = static_cast<int32_t>(session.output.size())});
+  end(session, reason);
+}
+
+}  // namespace akv::decode

@@ -1,0 +1,44 @@
+#include "prefill_node/config.h"
+
+#include "common/device/host.h"
+
+namespace akv::prefill {
+
+void Config::declare(Schema& s) {
+  declare_node(s);
+  declare_prefill(s);
+}
+
+void Config::declare_prefill(Schema& s) {
+  s.section("Prefill");
+  s.bytes("outbox-bytes", outbox_bytes)
+      .default_note("10% of the memory limit")
+      .doc("states kept until their request ends, for resending");
+  s.bytes("max-prefill-bytes", max_prefill_bytes)
+      .default_note("25% of the memory limit")
+      .doc("hidden states and activations of all prompts in work");
+  s.integer("max-queue-tokens", max_queue_tokens)
+      .unit("tokens")
+      .range(1, 1e12)
+      .doc("prompt tokens waiting or in work; more are refused");
+  s.integer("chunk-tokens", chunk_tokens)
+      .unit("tokens")
+      .range(32, 8192)
+      .doc("rows of one matrix product; bounds the activations beside the hidden states");
+}
+
+Status Config::validate() const { return validate_node(); }
+
+ServiceOptions Config::service_options() const {
+  const uint64_t memory = memory_limit_bytes();
+  ServiceOptions options;
+  options.threads = effective_threads();
+  options.outbox_bytes = outbox_bytes > 0 ? outbox_bytes : memory / 10;
+  options.scheduler.max_prefill_bytes = max_prefill_bytes > 0 ? max_prefill_bytes : memory / 4;
+  options.scheduler.max_queue_tokens = static_cast<uint64_t>(max_queue_tokens);
+  options.scheduler.transfer_timeout_ms = transfer_timeout_ms;
+  options.scheduler.chunk_rows = chunk_tokens;
+  return options;
+}
+
+}  // namespace akv::prefill

@@ -1,0 +1,23 @@
+// Flags of prefill_node.
+#pragma once
+
+#include <cstdint>
+
+#include "common/app/node_config.h"
+#include "prefill_node/service/prefill_service.h"
+
+namespace akv::prefill {
+
+struct Config : NodeConfig {
+  uint64_t outbox_bytes = 0;       // 0: 10% of the memory limit
+  uint64_t max_prefill_bytes = 0;  // 0: 25% of the memory limit
+  int64_t max_queue_tokens = 262'144;
+  int64_t chunk_tokens = 512;
+
+  void declare(Schema& schema);
+  void declare_prefill(Schema& schema);  // only what decode_node --local shares
+  Status validate() const;
+  ServiceOptions service_options() const;
+};
+
+}  // namespace akv::prefill

@@ -1,0 +1,128 @@
+#include "prefill_node/outbox/outgoing_state.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace akv::prefill {
+
+Result<std::shared_ptr<OutgoingState>> OutgoingState::create(kv::StatePlan plan,
+                                                             const kv::StateIdentity& identity) {
+  std::shared_ptr<OutgoingState> state(new OutgoingState(std::move(plan)));
+  AKV_ASSIGN_OR_RETURN(state->buffer_, kv::StateBuffer::create(state->plan_));
+  state->header_checksum_ =
+      kv::write_header(state->plan_, identity, state->buffer_.header(state->plan_));
+  return state;
+}
+
+uint32_t OutgoingState::ready_records() const { return static_cast<uint32_t>(layers_ready_) + 1; }
+
+bool OutgoingState::complete() const {
+  std::lock_guard lock(mutex_);
+  return layers_ready_ == plan_.shape.layers;
+}
+
+bool OutgoingState::shipping() const {
+  std::lock_guard lock(mutex_);
+  return !shipments_.empty();
+}
+
+void OutgoingState::publish(int layer) {
+  std::vector<Shipment> open;
+  {
+    std::lock_guard lock(mutex_);
+    AKV_CHECK(layer == layers_ready_);
+    ++layers_ready_;
+    last_ready_ = SteadyClock::now();
+    open = shipments_;
+  }
+  const auto record = static_cast<uint32_t>(layer) + 1;
+  for (const Shipment& shipment : open) post_ready(shipment, record, record + 1);
+}
+
+// A channel that has ended refuses posts; its terminal event says why, so the refusal is dropped.
+void OutgoingState::post_ready(const Shipment& shipment, uint32_t from, uint32_t to) {
+  const auto all = static_cast<const OutgoingState*>(this)->buffer_.bytes();
+  for (uint32_t record = from; record < to; ++record) {
+    const bool header = record == 0;
+    const size_t offset = header ? 0 : plan_.record_offset[record - 1];
+    const size_t size = header ? plan_.header_bytes : plan_.record_bytes[record - 1];
+    const transport::Payload payload{.bytes = all.subspan(offset, size),
+                                     .keepalive = shared_from_this()};
+    (void)shipment.sender->post(shipment.channel, record, payload).ok();
+  }
+  if (to == static_cast<uint32_t>(plan_.shape.layers) + 1) {
+    (void)shipment.sender->finish(shipment.channel).ok();
+  }
+}
+
+Status OutgoingState::ship(transport::Sender& sender, const transport::LandingAddress& to,
+                           TimePoint deadline, ShipmentDone done) {
+  Shipment shipment;
+  shipment.sender = &sender;
+  shipment.done = std::move(done);
+  shipment.start = SteadyClock::now();
+  uint32_t ready = 0;
+  {
+    // The transport may deliver an event from its own thread before open() returns; the lock makes
+    // that event wait until the shipment is on the list.
+    std::lock_guard lock(mutex_);
+    if (cancelled_) return make_error(Code::kCancelled, "the request has ended");
+    shipment.serial = next_serial_++;
+    auto opened =
+        sender.open(to, deadline,
+                    [self = shared_from_this(), serial = shipment.serial](
+                        const transport::SendEvent& event) { self->on_event(serial, event); });
+    if (!opened.ok()) return std::move(opened).error();
+    shipment.channel = *opened;
+    ready = ready_records();
+    shipments_.push_back(shipment);
+    // Posted under the lock: publish() of the next record must not overtake these.
+    post_ready(shipment, 0, ready);
+  }
+  return {};
+}
+
+void OutgoingState::cancel() {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  end_shipments();
+}
+
+void OutgoingState::end_shipments() {
+  std::vector<Shipment> open;
+  {
+    std::lock_guard lock(mutex_);
+    open = shipments_;
+  }
+  for (const Shipment& shipment : open) shipment.sender->cancel(shipment.channel);
+}
+
+void OutgoingState::on_event(uint64_t serial, const transport::SendEvent& event) {
+  if (std::holds_alternative<transport::Complete>(event)) end(serial, {});
+  if (const auto* failed = std::get_if<transport::Failed>(&event)) end(serial, failed->error);
+}
+
+void OutgoingState::end(uint64_t serial, Status status) {
+  Shipment shipment;
+  ShipmentReport report;
+  {
+    std::lock_guard lock(mutex_);
+    const auto at = std::find_if(shipments_.begin(), shipments_.end(),
+                                 [&](const Shipment& s) { return s.serial == serial; });
+    if (at == shipments_.end()) return;
+    shipment = std::move(*at);
+    shipments_.erase(at);
+    const TimePoint now = SteadyClock::now();
+    report.transfer_ms = ms_between(shipment.start, now);
+    const bool computing = layers_ready_ < plan_.shape.layers;
+    report.hidden_ms =
+        computing ? report.transfer_ms : std::max(0.0, ms_between(shipment.start, last_ready_));
+  }
+  report.status = std::move(status);
+  if (shipment.done) shipment.done(report);
+}
+
+}  // namespace akv::prefill
