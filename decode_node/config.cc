@@ -1,6 +1,7 @@
 #include "decode_node/config.h"
 
 #include <charconv>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -63,6 +64,9 @@ void Config::declare(Schema& s) {
       .unit("ms")
       .range(1, 86'400'000)
       .doc("a request's time from arrival to end");
+  s.text("model-name", model_name, "NAME")
+      .default_note("the file's name")
+      .doc("the model's id in the API");
   s.text("chat-template", chat_template, "NAME")
       .default_note("the model's")
       .doc("a builtin chat template: chatml, llama3, zephyr");
@@ -140,6 +144,8 @@ Result<DispatcherOptions> Config::dispatcher_options() const {
     }
     options.codec.options.emplace_back(option.substr(0, equals), option.substr(equals + 1));
   }
+  options.model_name =
+      model_name.empty() ? std::filesystem::path(model).stem().string() : model_name;
   options.max_queue = static_cast<size_t>(max_queue);
   options.max_queue_tokens = static_cast<uint64_t>(max_queue_tokens);
   return options;

@@ -30,6 +30,7 @@ struct Config : NodeConfig {
   int64_t max_queue_tokens = 1'048'576;
   int64_t request_timeout_ms = 600'000;
   std::string api_key_file;
+  std::string model_name;     // of /v1/models; empty: the file's name without directory and .gguf
   std::string chat_template;  // a builtin's name; empty: the model's own
   // Of --local's prefill part.
   uint64_t outbox_bytes = 0;

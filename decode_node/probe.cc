@@ -1,7 +1,5 @@
 #include "decode_node/probe.h"
 
-#include "common/device/host.h"
-
 namespace akv::decode {
 namespace {
 
@@ -44,8 +42,6 @@ void Probe::watch(MetricsRegistry& r, EngineLevels engine, FrontLevels front) {
   gauge("akv_suffix_bytes", "Bytes of dense pages after prompts.", std::move(engine.suffix_bytes));
   gauge("akv_queue_requests", "Requests without a first token.", std::move(front.queue_requests));
   gauge("akv_queue_tokens", "Their prompt tokens.", std::move(front.queue_tokens));
-  gauge("akv_resident_memory_bytes", "Resident set of the process.",
-        [] { return static_cast<double>(resident_memory_bytes()); });
   callbacks_.push_back(
       r.gauges_callback("akv_peers", "Peers by role and state.", std::move(front.peers)));
   callbacks_.push_back(r.gauges_callback("akv_heartbeat_age_seconds",

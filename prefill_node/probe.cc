@@ -1,12 +1,9 @@
 #include "prefill_node/probe.h"
 
-#include "common/device/host.h"
-
 namespace akv::prefill {
 
 Probe::Probe(MetricsRegistry& r, bool shared_process)
-    : prompt_tokens_(r.counter("akv_prompt_tokens_total", "Prompt tokens prefilled.")),
-      prefill_seconds_(r.histogram("akv_prefill_seconds",
+    : prefill_seconds_(r.histogram("akv_prefill_seconds",
                                    "From the start of a prompt's first layer to its first token.",
                                    stage_buckets())),
       compress_seconds_(r.histogram("akv_compress_seconds",
@@ -22,19 +19,17 @@ Probe::Probe(MetricsRegistry& r, bool shared_process)
           r.counter("akv_transfers_total", "State transfers ended.", {{"outcome", "cancelled"}})),
       sent_bytes_(r.counter("akv_state_sent_bytes_total", "Bytes of states that were delivered.")),
       ratio_(r.histogram("akv_compression_ratio", "Dense bytes over state bytes of a prompt.",
-                         ratio_buckets())),
-      unreachable_(r.counter("akv_theta_unreachable_total",
-                             "Prompts too short for the theta asked for; the best was built.")) {
+                         ratio_buckets())) {
   if (shared_process) return;
+  prompt_tokens_ = r.counter("akv_prompt_tokens_total", "Prompt tokens prefilled.");
+  unreachable_ = r.counter("akv_theta_unreachable_total",
+                           "Prompts too short for the theta asked for; the best was built.");
   const auto requests = [&](const char* outcome) {
     return r.counter("akv_requests_total", "Requests ended.", {{"outcome", outcome}});
   };
   ok_ = requests("ok");
   failed_ = requests("failed");
   cancelled_ = requests("cancelled");
-  callbacks_.push_back(
-      r.gauge_callback("akv_resident_memory_bytes", "Resident set of the process.", {},
-                       [] { return static_cast<double>(resident_memory_bytes()); }));
 }
 
 void Probe::watch(MetricsRegistry& r, Levels levels) {

@@ -22,7 +22,7 @@ struct Levels {
 class Probe {
  public:
   Probe() = default;
-  // shared_process: a decode node's front door in this process counts requests and queues already.
+  // shared_process: a decode node's front door in this process counts requests, prompts and queues.
   Probe(MetricsRegistry& registry, bool shared_process);
   void watch(MetricsRegistry& registry, Levels levels);
 

@@ -36,7 +36,7 @@ Dispatcher::Dispatcher(std::shared_ptr<const model::Model> model, const model::T
       probe_(probe),
       log_(std::move(log)),
       tokenizer_(tokenizer) {
-  info_.name = model_->config().name;
+  info_.name = options.model_name.empty() ? model_->config().name : options.model_name;
   info_.created = std::time(nullptr);
   info_.context_length = model_->config().context_length;
   info_.vocab = model_->config().vocab;
@@ -283,7 +283,7 @@ void Dispatcher::conclude(Request& request) {
   result.kv = request.report;
   result.kv.codec = request.plan.codec == kv::Codec::kNone ? "none" : "anchorkv";
   result.kv.profile = request.codec.profile;
-  result.kv.theta = request.plan.theta;
+  result.kv.theta = std::min(request.plan.theta, 1.0);  // a dense state's header is no compression
   result.kv.theta_requested = request.codec.theta;
   result.kv.prompt_tokens = static_cast<int64_t>(request.spec.prompt_ids.size());
   result.kv.dense_bytes = request.plan.dense_bytes;

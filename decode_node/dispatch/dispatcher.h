@@ -31,6 +31,7 @@ struct DispatcherOptions {
   size_t max_queue = 1024;              // requests without a first token
   uint64_t max_queue_tokens = 1 << 20;  // their prompt tokens
   uint32_t max_attempts = 6;            // of one request, over all peers
+  std::string model_name;               // of /v1/models; empty: the name in the model file
   int64_t retry_ms = 100;               // before a further attempt, times the attempt
 };
 

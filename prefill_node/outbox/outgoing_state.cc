@@ -34,6 +34,7 @@ void OutgoingState::publish(int layer) {
     AKV_CHECK(layer == layers_ready_);
     ++layers_ready_;
     last_ready_ = SteadyClock::now();
+    for (Shipment& shipment : shipments_) posted(shipment, 1);
     open = shipments_;
   }
   const auto record = static_cast<uint32_t>(layer) + 1;
@@ -61,7 +62,6 @@ Status OutgoingState::ship(transport::Sender& sender, const transport::LandingAd
   Shipment shipment;
   shipment.sender = &sender;
   shipment.done = std::move(done);
-  shipment.start = SteadyClock::now();
   uint32_t ready = 0;
   {
     // The transport may deliver an event from its own thread before open() returns; the lock makes
@@ -76,6 +76,7 @@ Status OutgoingState::ship(transport::Sender& sender, const transport::LandingAd
     if (!opened.ok()) return std::move(opened).error();
     shipment.channel = *opened;
     ready = ready_records();
+    posted(shipment, ready);
     shipments_.push_back(shipment);
     // Posted under the lock: publish() of the next record must not overtake these.
     post_ready(shipment, 0, ready);
@@ -100,7 +101,26 @@ void OutgoingState::end_shipments() {
   for (const Shipment& shipment : open) shipment.sender->cancel(shipment.channel);
 }
 
+OutgoingState::Shipment* OutgoingState::find(uint64_t serial) {
+  const auto at = std::find_if(shipments_.begin(), shipments_.end(),
+                               [&](const Shipment& s) { return s.serial == serial; });
+  return at == shipments_.end() ? nullptr : &*at;
+}
+
+void OutgoingState::posted(Shipment& shipment, uint32_t records) {
+  if (shipment.in_flight == 0) shipment.busy_since = SteadyClock::now();
+  shipment.in_flight += records;
+}
+
+void OutgoingState::on_record_sent(uint64_t serial) {
+  std::lock_guard lock(mutex_);
+  Shipment* shipment = find(serial);
+  if (shipment == nullptr || shipment->in_flight == 0) return;
+  if (--shipment->in_flight == 0) shipment->busy_ms += ms_since(shipment->busy_since);
+}
+
 void OutgoingState::on_event(uint64_t serial, const transport::SendEvent& event) {
+  if (std::holds_alternative<transport::RecordSent>(event)) on_record_sent(serial);
   if (std::holds_alternative<transport::Complete>(event)) end(serial, {});
   if (const auto* failed = std::get_if<transport::Failed>(&event)) end(serial, failed->error);
 }
@@ -110,16 +130,17 @@ void OutgoingState::end(uint64_t serial, Status status) {
   ShipmentReport report;
   {
     std::lock_guard lock(mutex_);
-    const auto at = std::find_if(shipments_.begin(), shipments_.end(),
-                                 [&](const Shipment& s) { return s.serial == serial; });
-    if (at == shipments_.end()) return;
-    shipment = std::move(*at);
-    shipments_.erase(at);
+    Shipment* found = find(serial);
+    if (found == nullptr) return;
+    shipment = std::move(*found);
+    shipments_.erase(shipments_.begin() + (found - shipments_.data()));
     const TimePoint now = SteadyClock::now();
-    report.transfer_ms = ms_between(shipment.start, now);
+    report.transfer_ms = shipment.busy_ms;
+    if (shipment.in_flight > 0) report.transfer_ms += ms_between(shipment.busy_since, now);
+    // What came after the last layer was computed is the part that a client could notice.
     const bool computing = layers_ready_ < plan_.shape.layers;
-    report.hidden_ms =
-        computing ? report.transfer_ms : std::max(0.0, ms_between(shipment.start, last_ready_));
+    const double noticed_ms = computing ? 0.0 : ms_between(last_ready_, now);
+    report.hidden_ms = std::max(0.0, report.transfer_ms - noticed_ms);
   }
   report.status = std::move(status);
   if (shipment.done) shipment.done(report);

@@ -62,14 +62,19 @@ class OutgoingState : public std::enable_shared_from_this<OutgoingState> {
     transport::Sender* sender = nullptr;
     transport::ChannelId channel;
     ShipmentDone done;
-    TimePoint start;
     uint64_t serial = 0;
+    uint32_t in_flight = 0;  // records posted, not yet sent
+    TimePoint busy_since;    // of the current stretch with records in flight
+    double busy_ms = 0;      // of the stretches before
   };
 
   explicit OutgoingState(kv::StatePlan plan) : plan_(std::move(plan)) {}
   uint32_t ready_records() const;  // REQUIRES: mutex_ held
   void post_ready(const Shipment& shipment, uint32_t from, uint32_t to);
+  Shipment* find(uint64_t serial);                           // REQUIRES: mutex_ held
+  static void posted(Shipment& shipment, uint32_t records);  // REQUIRES: mutex_ held
   void on_event(uint64_t serial, const transport::SendEvent& event);
+  void on_record_sent(uint64_t serial);
   void end(uint64_t serial, Status status);
 
   const kv::StatePlan plan_;
