@@ -17,7 +17,7 @@ namespace akv::proto {
 struct ApiLimits {
   int max_json_depth = 32;
   size_t max_stop_strings = 16;
-  size_t max_stop_bytes = 1024;  // of one stop string
+  size_t max_stop_bytes = 256;  // of one stop string
   size_t max_messages = 4096;
   int max_choices = 16;  // n times prompts
   int max_top_logprobs = 20;

@@ -13,7 +13,7 @@
 
 namespace akv::decode::api {
 
-// One line per finished request, for metrics and logs.
+// One per finished request for a completion, for metrics and logs.
 struct RequestRecord {
   std::string request_id;
   std::string route;    // "/v1/chat/completions", ...

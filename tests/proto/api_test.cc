@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{chat(R"("stop":["a",5])"), "stop", "string"},
         Bad{chat(R"("stop":["1","2","3","4","5","6","7","8","9","0","a","b","c","d","e","f","g"])"),
             "stop", "at most 16"},
-        Bad{chat("\"stop\":\"" + std::string(2000, 'x') + "\""), "stop", "1024"},
+        Bad{chat("\"stop\":\"" + std::string(2000, 'x') + "\""), "stop", "256"},
         Bad{chat(R"("stop_token_ids":"1")"), "stop_token_ids", "list"},
         Bad{chat(R"("stop_token_ids":[-1])"), "stop_token_ids", "token ids"},
         Bad{chat(R"("stream":1)"), "stream", "true or false"},
