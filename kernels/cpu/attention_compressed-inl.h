@@ -102,23 +102,36 @@ static void prepare_query(const float* q, int head_dim, const PhaseView& phases,
 // One row of the table: (A_j | B_j | rest | 0) of one anchor and one head.
 static inline void table_row(const float* x, const float* y, float rest, const HeadQuery& q,
                              const PhaseView& phases, int16_t* out) {
-  alignas(64) float row[kMaxHeadDim + 64];
   const int half = phases.half;
   const F scale = set1(q.scale);
+  alignas(64) float row[kMaxHeadDim + 64];
+  const bool direct = half % kLanes == 0;  // else B would overwrite what A wrote past its end
   for (int j = 0; j < half; j += kLanes) {
     const F kx = load(x + j), ky = load(y + j), qx = load(q.x + j), qy = load(q.y + j);
-    store(row + j, mul(scale, fma(qx, kx, mul(qy, ky))));
+    const F a = mul(scale, fma(qx, kx, mul(qy, ky)));
+    if (direct) {
+      store_i16(out + j, a);
+      store_i16(out + half + j, mul(scale, fnma(qx, ky, mul(qy, kx))));
+    } else {
+      store(row + j, a);
+    }
   }
-  for (int j = 0; j < half; j += kLanes) {
-    const F kx = load(x + j), ky = load(y + j), qx = load(q.x + j), qy = load(q.y + j);
-    store(row + half + j, mul(scale, fnma(qx, ky, mul(qy, kx))));
+  if (direct) {
+    if (2 * half == phases.stride) return;
+  } else {
+    for (int j = 0; j < half; j += kLanes) {
+      const F kx = load(x + j), ky = load(y + j), qx = load(q.x + j), qy = load(q.y + j);
+      store(row + half + j, mul(scale, fnma(qx, ky, mul(qy, kx))));
+    }
   }
   for (int j = 2 * half; j < phases.stride; ++j) row[j] = 0;
-  if (2 * half < phases.stride) row[2 * half] = rest * q.scale;
-  for (int j = 0; j < phases.stride; j += kLanes) store_i16(out + j, load(row + j));
+  row[2 * half] = rest * q.scale;
+  const int first = direct ? 2 * half / kLanes * kLanes : 0;
+  for (int j = first; j < phases.stride; j += kLanes) store_i16(out + j, load(row + j));
 }
 
-// Fills the arena's table for all anchors and heads of a task, unless it is there already.
+// Fills the arena with what depends on the query alone: W for all anchors, and U q. Nothing to do
+// where it is there already.
 static void build_table(const CompressedTask& task) {
   WorkerArena& arena = *task.arena;
   if (arena.table_key == task.table_key) return;
@@ -145,6 +158,11 @@ static void build_table(const CompressedTask& task) {
       }
       table_row(x, y, rest, queries[h], task.phases, out);
     }
+  }
+  for (int h = 0; h < task.heads; ++h) {
+    float* query = arena.code_query + h * head_dim;
+    for (int d = 0; d < head_dim; ++d) query[d] = task.q[h * head_dim + d] * unit * kPhaseOne;
+    if (task.layer->key_domain_post) rotate_to_codes(query, task.layer->signs, head_dim);
   }
   arena.table_key = task.table_key;
 }
@@ -195,7 +213,6 @@ struct CompressedState {
   float peak[kHeads];  // running maximum, base-2 units
   F total[kHeads];     // running sum by lane
   alignas(64) float z[kHeads * kMaxHeadDim];
-  alignas(64) float uq[kHeads * kMaxHeadDim];  // U q (post) or q (pre), in base-2 units
   alignas(64) float logits[kGroupHeads][kPad];
   alignas(64) uint32_t key_offsets[kPad];
   alignas(64) uint32_t value_offsets[kPad];
@@ -205,33 +222,44 @@ struct CompressedState {
   KeyResiduals<kHeads, 4> residuals4;
 };
 
-// logits[h][i] = unit_h gamma_i <phi(t_i), W>: the anchor term of n tokens, and the padding.
+// logits[h][i] += unit_h gamma_i <phi(t_i), W>, the anchor term of n tokens; the padding becomes
+// kNever. top[h] gets the lanes' maxima.
 template <int kHeads, int kVectors>
-static void anchor_logits(CompressedState<kHeads>* s, const int16_t* phases, int n) {
+static void anchor_logits(CompressedState<kHeads>* s, const int16_t* phases, int n, F* top) {
   const WorkerArena& arena = *s->task->arena;
+  for (int h = 0; h < kHeads; ++h) top[h] = set1(kNever);
   for (int i = 0; i < n; i += kLanes) {
     F dots[kHeads];
     phase_dots<kHeads, kVectors>(phases + i * kVectors * 32, arena.table, s->key_offsets + i, dots);
     const F gamma = load(s->key_gammas + i);
+    const bool last = i + kLanes > n;
     for (int h = 0; h < kHeads; ++h) {
-      store(s->logits[h] + i, mul(mul(dots[h], set1(arena.table_unit[h])), gamma));
+      float* logits = s->logits[h] + i;
+      F sum = fma(mul(dots[h], set1(arena.table_unit[h])), gamma, load(logits));
+      if (last) {
+        store(logits, sum);
+        for (int j = n - i; j < kLanes; ++j) logits[j] = kNever;
+        sum = load(logits);
+      }
+      store(logits, sum);
+      top[h] = max(top[h], sum);
     }
   }
 }
 
 template <int kHeads>
-static void anchor_logits(CompressedState<kHeads>* s, const int16_t* phases, int n) {
+static void anchor_logits(CompressedState<kHeads>* s, const int16_t* phases, int n, F* top) {
   switch (s->task->phases.stride / 32) {
     case 1:
-      return anchor_logits<kHeads, 1>(s, phases, n);
+      return anchor_logits<kHeads, 1>(s, phases, n, top);
     case 2:
-      return anchor_logits<kHeads, 2>(s, phases, n);
+      return anchor_logits<kHeads, 2>(s, phases, n, top);
     case 3:
-      return anchor_logits<kHeads, 3>(s, phases, n);
+      return anchor_logits<kHeads, 3>(s, phases, n, top);
     case 4:
-      return anchor_logits<kHeads, 4>(s, phases, n);
+      return anchor_logits<kHeads, 4>(s, phases, n, top);
     default:
-      return anchor_logits<kHeads, 8>(s, phases, n);
+      return anchor_logits<kHeads, 8>(s, phases, n, top);
   }
 }
 
@@ -248,7 +276,7 @@ static void add_turned(CompressedState<kHeads>* s, const ResidualStream& stream,
     for (int h = 0; h < kHeads; ++h) {
       F dot = zero();
       for (int d = 0; d < s->head_dim; d += kLanes) {
-        dot = fma(load(row + d), load(s->uq + h * s->head_dim + d), dot);
+        dot = fma(load(row + d), load(s->task->arena->code_query + h * s->head_dim + d), dot);
       }
       logits[h][t] += scale * sum(dot);
     }
@@ -256,10 +284,19 @@ static void add_turned(CompressedState<kHeads>* s, const ResidualStream& stream,
 }
 
 template <int kHeads>
-static void key_residuals(CompressedState<kHeads>* s, int64_t t, int n, const int16_t* phases) {
+static void clear_logits(CompressedState<kHeads>* s, int n) {
+  for (int h = 0; h < kHeads; ++h) {
+    for (int i = 0; i < n; i += kLanes) store(s->logits[h] + i, zero());
+  }
+}
+
+// logits = the residual term of n tokens from t on, 0 where there is none.
+template <int kHeads>
+static void residual_logits(CompressedState<kHeads>* s, int64_t t, int n, const int16_t* phases) {
   const CompressedSideView& side = s->task->head->key;
-  if (side.n2 + side.n4 == 0) return;
   const bool post = s->task->layer->key_domain_post;
+  if (side.n2 + side.n4 == 0 || !post) clear_logits(s, n);
+  if (side.n2 + side.n4 == 0) return;
   const int64_t first_word = t / 64, words = (n + 63) / 64;
   int64_t index2 = side.prefix2[first_word];
   int64_t index4 = side.mask4 == nullptr ? 0 : side.prefix4[first_word];
@@ -269,8 +306,8 @@ static void key_residuals(CompressedState<kHeads>* s, int64_t t, int n, const in
       end2 += __builtin_popcountll(bits2(side, w));
       end4 += __builtin_popcountll(bits4(side, w));
     }
-    s->residuals2.advance(index2, end2, s->uq, s->head_dim);
-    s->residuals4.advance(index4, end4, s->uq, s->head_dim);
+    s->residuals2.advance(index2, end2, s->task->arena->code_query, s->head_dim);
+    s->residuals4.advance(index4, end4, s->task->arena->code_query, s->head_dim);
   }
   for (int64_t w = 0; w < words; ++w) {
     const uint64_t two = bits2(side, first_word + w), four = bits4(side, first_word + w);
@@ -278,8 +315,7 @@ static void key_residuals(CompressedState<kHeads>* s, int64_t t, int n, const in
     for (int h = 0; h < kHeads; ++h) logits[h] = s->logits[h] + w * 64;
     if (post) {
       for (int h = 0; h < kHeads; ++h) {
-        if (two != 0) expand_add(logits[h], two, s->residuals2.at(h, index2));
-        if (four != 0) expand_add(logits[h], four, s->residuals4.at(h, index4));
+        expand(two, s->residuals2.at(h, index2), four, s->residuals4.at(h, index4), logits[h]);
       }
     } else {
       const int16_t* rows = phases + w * 64 * s->task->phases.stride;
@@ -293,19 +329,24 @@ static void key_residuals(CompressedState<kHeads>* s, int64_t t, int n, const in
 
 // Raises the running maximum to the tile's and rescales what was summed under the old one.
 template <int kHeads>
-static void raise_peak(CompressedState<kHeads>* s, int n) {
+static void raise_peak(CompressedState<kHeads>* s, const F* top) {
+  alignas(16) float factors[kGroupHeads] = {1, 1, 1, 1};
+  bool raised = false;
   for (int h = 0; h < kHeads; ++h) {
-    F top = load(s->logits[h]);
-    for (int i = kLanes; i < n; i += kLanes) top = max(top, load(s->logits[h] + i));
-    const float peak = highest(top);
+    const float peak = highest(top[h]);
     if (peak <= s->peak[h]) continue;
-    const float factor = exp2_one_of(s->peak[h] - peak);
+    raised = true;
+    factors[h] = exp2_one_of(s->peak[h] - peak);
     s->peak[h] = peak;
-    s->total[h] = mul(s->total[h], set1(factor));
-    for (int d = 0; d < s->head_dim; ++d) s->z[h * kMaxHeadDim + d] *= factor;
-    float* histogram = s->task->arena->histogram + h;
-    for (int a = 0; a < 2 * s->task->layer->anchors; ++a) histogram[a * kGroupHeads] *= factor;
+    const F factor = set1(factors[h]);
+    s->total[h] = mul(s->total[h], factor);
+    float* z = s->z + h * kMaxHeadDim;
+    for (int d = 0; d < s->head_dim; d += kLanes) store(z + d, mul(load(z + d), factor));
   }
+  if (!raised) return;
+  const F4 factor = *reinterpret_cast<const F4*>(factors);
+  auto* bins = reinterpret_cast<F4*>(s->task->arena->histogram);
+  for (int a = 0; a < 2 * s->task->layer->anchors; ++a) bins[a] *= factor;
 }
 
 // logits -> weights p = 2^(logit - peak), their sum, and p gamma into the histogram over anchors.
@@ -336,24 +377,20 @@ static void weigh(CompressedState<kHeads>* s, int n) {
 template <int kHeads, int kBits>
 static void value_class(CompressedState<kHeads>* s, const ResidualStream& stream, int64_t index,
                         const uint64_t* bits, int64_t words) {
-  alignas(64) float weights[kHeads][kPad];
+  alignas(64) uint32_t places[kPad];
   alignas(64) float scales[kPad];
-  int count = 0;
+  ValueRows rows;
   for (int64_t w = 0; w < words; ++w) {
-    for (int h = 0; h < kHeads; ++h) {
-      compress(s->logits[h] + w * 64, bits[w], weights[h] + count);
-    }
-    count += __builtin_popcountll(bits[w]);
+    list_bits(bits[w], static_cast<uint32_t>(w * 64), places + rows.count);
+    rows.count += __builtin_popcountll(bits[w]);
   }
-  if (count == 0) return;
-  stream.scales(index, count, scales);
-  for (int h = 0; h < kHeads; ++h) {
-    for (int i = 0; i < count; i += kLanes) {
-      store(weights[h] + i, mul(load(weights[h] + i), load(scales + i)));
-    }
-  }
-  accumulate_residuals<kHeads, kBits>(stream.codes + index * s->head_dim * kBits / 8, s->head_dim,
-                                      count, weights[0], kPad, s->z);
+  if (rows.count == 0) return;
+  stream.scales(index, rows.count, scales);
+  rows.row_bytes = s->head_dim * kBits / 8;
+  rows.codes = stream.codes + index * rows.row_bytes;
+  rows.places = places;
+  rows.scales = scales;
+  accumulate_residuals<kHeads, kBits>(rows, s->head_dim, s->logits[0], kPad, s->z);
 }
 
 template <int kHeads>
@@ -373,23 +410,16 @@ static void value_residuals(CompressedState<kHeads>* s, int64_t t, int n) {
 }
 
 template <int kHeads>
-static void pad_logits(CompressedState<kHeads>* s, int n) {
-  for (int h = 0; h < kHeads; ++h) {
-    for (int i = n; i % kLanes != 0; ++i) s->logits[h][i] = kNever;
-  }
-}
-
-template <int kHeads>
 static void prompt_tile(CompressedState<kHeads>* s, int64_t t, int n) {
   const CompressedTask& task = *s->task;
   const int16_t* phases = task.phases.blocks[t / kTile];
   const uint32_t row_bytes = static_cast<uint32_t>(kHeads * task.phases.stride) * 2;
   unpack_side(task.head->key, t, n, row_bytes, s->key_offsets, s->key_gammas);
   unpack_side(task.head->value, t, n, 2 * sizeof(F4), s->value_offsets, s->value_gammas);
-  anchor_logits(s, phases, n);
-  key_residuals(s, t, n, phases);
-  pad_logits(s, n);
-  raise_peak(s, n);
+  residual_logits(s, t, n, phases);
+  F top[kHeads];
+  anchor_logits(s, phases, n, top);
+  raise_peak(s, top);
   weigh(s, n);
   value_residuals(s, t, n);
 }
@@ -407,9 +437,11 @@ static void window_tile(CompressedState<kHeads>* s, int first, int n) {
     s->key_gammas[i] = s->value_gammas[i] = i < n ? 1.0f : 0.0f;
   }
   const int64_t position = task.layer->prefix + first;
-  anchor_logits(s, task.phases.blocks[position / kTile] + position % kTile * task.phases.stride, n);
-  pad_logits(s, n);
-  raise_peak(s, n);
+  const int16_t* phases = task.phases.blocks[position / kTile];
+  clear_logits(s, n);
+  F top[kHeads];
+  anchor_logits(s, phases + position % kTile * task.phases.stride, n, top);
+  raise_peak(s, top);
   weigh(s, n);
 }
 
@@ -453,14 +485,10 @@ static void run_compressed(const CompressedTask& task) {
   build_table(task);
   CompressedState<kHeads> s;
   s.task = &task;
-  const int head_dim = s.head_dim = task.layer->head_dim;
-  const float unit = 1.44269504f / __builtin_sqrtf(static_cast<float>(head_dim));
+  s.head_dim = task.layer->head_dim;
   for (int h = 0; h < kHeads; ++h) {
     s.peak[h] = kNever;
     s.total[h] = zero();
-    float* uq = s.uq + h * head_dim;
-    for (int d = 0; d < head_dim; ++d) uq[d] = task.q[h * head_dim + d] * unit;
-    if (task.layer->key_domain_post) rotate_to_codes(uq, task.layer->signs, head_dim);
   }
   __builtin_memset(s.z, 0, sizeof(s.z));
   const size_t bins = static_cast<size_t>(task.layer->anchors) * 2 * kGroupHeads;

@@ -34,14 +34,14 @@ struct PhaseView {
   bool interleaved = false;  // pair j is (2j, 2j+1), else (j, j + half)
 };
 
-// Memory of one worker. `table_key` says whose W the table holds, so that a worker that goes on to
-// the next split of the same head does not build it again.
+// Memory of one worker. `table_key` says whose query the first three parts hold, so that a worker
+// that goes on to the next split of the same heads does not build them again.
 struct WorkerArena {
-  int16_t* table = nullptr;     // W: [k][heads][stride]
-  float* table_unit = nullptr;  // [kGroupHeads]: logit in base-2 units per fixed-point unit
   uint64_t table_key = 0;
-  float* histogram = nullptr;  // [k][2][kGroupHeads]: two copies break store-to-load chains
-  float* anchor_x = nullptr;   // one anchor as float, [kMaxHeadDim]
+  int16_t* table = nullptr;     // W: [k][heads][stride]
+  float* table_unit = nullptr;  // [kGroupHeads]: base-2 logit per fixed-point unit
+  float* code_query = nullptr;  // [kGroupHeads][head_dim]: U q (post) or q (pre), base-2 units
+  float* histogram = nullptr;   // [k][2][kGroupHeads]: two copies break store-to-load chains
 };
 
 // A partial softmax of one query head: `max` in base-2 units, sum of 2^(logit - max), and the sum

@@ -16,20 +16,42 @@ static inline float widen_bf16(bf16 x) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
 }
 
-// x = H x / sqrt(B) in blocks of B, the largest power of two in head_dim; its own inverse.
+// The stages of a Walsh-Hadamard transform below 16, on every 16 coordinates.
+static inline void hadamard16(float* x) {
+  F v[kVec];
+  for (int i = 0; i < kVec; ++i) {
+    F u = butterfly<2>(butterfly<1>(load(x + i * kLanes)));
+    if constexpr (kLanes >= 8) u = butterfly<4>(u);
+    if constexpr (kLanes >= 16) u = butterfly<8>(u);
+    v[i] = u;
+  }
+  for (int half = 1; half < kVec; half *= 2) {
+    for (int i = 0; i < kVec; ++i) {
+      if ((i & half) != 0) continue;
+      const F a = v[i], b = v[i + half];
+      v[i] = add(a, b);
+      v[i + half] = sub(a, b);
+    }
+  }
+  for (int i = 0; i < kVec; ++i) store(x + i * kLanes, v[i]);
+}
+
+// x = H x / sqrt(B) in blocks of B, the largest power of two in head_dim (at least 16); its own
+// inverse.
 static void hadamard(float* x, int head_dim) {
   const int block = head_dim & -head_dim;
-  const float norm = 1.0f / __builtin_sqrtf(static_cast<float>(block));
-  for (int half = 1; half < block; half *= 2) {
+  for (int i = 0; i < head_dim; i += 16) hadamard16(x + i);
+  for (int half = 16; half < block; half *= 2) {
     for (int i = 0; i < head_dim; i += 2 * half) {
-      for (int j = i; j < i + half; ++j) {
-        const float a = x[j], b = x[j + half];
-        x[j] = a + b;
-        x[j + half] = a - b;
+      for (int j = i; j < i + half; j += kLanes) {
+        const F a = load(x + j), b = load(x + j + half);
+        store(x + j, add(a, b));
+        store(x + j + half, sub(a, b));
       }
     }
   }
-  for (int i = 0; i < head_dim; ++i) x[i] *= norm;
+  const F norm = set1(1.0f / __builtin_sqrtf(static_cast<float>(block)));
+  for (int i = 0; i < head_dim; i += kLanes) store(x + i, mul(load(x + i), norm));
 }
 
 // U x = H (s x), U^T x = s (H x), in place.
@@ -186,16 +208,26 @@ static void turned_residual(const ResidualStream& stream, int64_t index, const f
   }
 }
 
-// z[h] += weights[h][i] * level(codes of row i) over `count` rows, for kBlocks * 16 coordinates.
+// The residuals of a tile on the value side: row i belongs to the tile's token places[i].
+struct ValueRows {
+  const uint8_t* codes = nullptr;
+  int row_bytes = 0;
+  int count = 0;
+  const uint32_t* places = nullptr;
+  const float* scales = nullptr;
+};
+
+// z[h] += p[h][place_i] scale_i level(codes of row i) over all rows, for kBlocks * 16 coordinates
+// from `codes` on. p[h] and z[h] are `stride` and kMaxHeadDim floats apart.
 template <int kHeads, int kBits, int kBlocks>
-static inline void accumulate_rows(const uint8_t* codes, int row_bytes, int count,
-                                   const float* weights, int stride, float* z) {
+static inline void accumulate_rows(const ValueRows& rows, const uint8_t* codes, const float* p,
+                                   int stride, float* z) {
   constexpr int kBytes = kBits * 2;  // of 16 codes
   F acc[kHeads][kBlocks * kVec];
   for (int h = 0; h < kHeads; ++h) {
     for (int b = 0; b < kBlocks * kVec; ++b) acc[h][b] = load(z + h * kMaxHeadDim + b * kLanes);
   }
-  for (int i = 0; i < count; ++i, codes += row_bytes) {
+  for (int i = 0; i < rows.count; ++i, codes += rows.row_bytes) {
     F row[kBlocks * kVec];
     for (int b = 0; b < kBlocks; ++b) {
       if constexpr (kBits == 2) {
@@ -204,9 +236,12 @@ static inline void accumulate_rows(const uint8_t* codes, int row_bytes, int coun
         row_levels4(codes + b * kBytes, row + b * kVec);
       }
     }
+    const F scale = set1(rows.scales[i]);
+    for (int b = 0; b < kBlocks * kVec; ++b) row[b] = mul(row[b], scale);
+    const float* weight = p + rows.places[i];
     for (int h = 0; h < kHeads; ++h) {
-      const F weight = set1(weights[h * stride + i]);
-      for (int b = 0; b < kBlocks * kVec; ++b) acc[h][b] = fma(weight, row[b], acc[h][b]);
+      const F w = set1(weight[h * stride]);
+      for (int b = 0; b < kBlocks * kVec; ++b) acc[h][b] = fma(w, row[b], acc[h][b]);
     }
   }
   for (int h = 0; h < kHeads; ++h) {
@@ -216,19 +251,16 @@ static inline void accumulate_rows(const uint8_t* codes, int row_bytes, int coun
 
 // The same for all coordinates of a row.
 template <int kHeads, int kBits>
-static inline void accumulate_residuals(const uint8_t* codes, int head_dim, int count,
-                                        const float* weights, int stride, float* z) {
-  const int row_bytes = head_dim * kBits / 8;
+static inline void accumulate_residuals(const ValueRows& rows, int head_dim, const float* p,
+                                        int stride, float* z) {
   int d = 0;
   if constexpr (kLanes == 16) {  // enough registers for four blocks of four heads
     for (; d + 64 <= head_dim; d += 64) {
-      accumulate_rows<kHeads, kBits, 4>(codes + d * kBits / 8, row_bytes, count, weights, stride,
-                                        z + d);
+      accumulate_rows<kHeads, kBits, 4>(rows, rows.codes + d * kBits / 8, p, stride, z + d);
     }
   }
   for (; d < head_dim; d += 16) {
-    accumulate_rows<kHeads, kBits, 1>(codes + d * kBits / 8, row_bytes, count, weights, stride,
-                                      z + d);
+    accumulate_rows<kHeads, kBits, 1>(rows, rows.codes + d * kBits / 8, p, stride, z + d);
   }
 }
 

@@ -133,11 +133,30 @@ static inline void store_token_major(const F* w, float* out) {
   store(out + 24, _mm256_permute2f128_ps(r[2], r[3], 0x31));
 }
 
-static inline void expand_add(float* dst, uint64_t bits, const float* src) {
-  for (; bits != 0; bits &= bits - 1) dst[__builtin_ctzll(bits)] += *src++;
+static inline void expand(uint64_t bits_a, const float* a, uint64_t bits_b, const float* b,
+                          float* dst) {
+  for (int i = 0; i < 64; i += kLanes) store(dst + i, zero());
+  for (; bits_a != 0; bits_a &= bits_a - 1) dst[__builtin_ctzll(bits_a)] = *a++;
+  for (; bits_b != 0; bits_b &= bits_b - 1) dst[__builtin_ctzll(bits_b)] = *b++;
 }
-static inline void compress(const float* src, uint64_t bits, float* dst) {
-  for (; bits != 0; bits &= bits - 1) *dst++ = src[__builtin_ctzll(bits)];
+static inline void list_bits(uint64_t bits, uint32_t base, uint32_t* dst) {
+  for (; bits != 0; bits &= bits - 1) {
+    *dst++ = base + static_cast<uint32_t>(__builtin_ctzll(bits));
+  }
+}
+
+template <int kStep>
+static inline F butterfly(F x) {
+  if constexpr (kStep == 1) {
+    const F partner = _mm256_permute_ps(x, 0xb1);
+    return _mm256_blend_ps(add(partner, x), sub(partner, x), 0xaa);
+  } else if constexpr (kStep == 2) {
+    const F partner = _mm256_permute_ps(x, 0x4e);
+    return _mm256_blend_ps(add(partner, x), sub(partner, x), 0xcc);
+  } else {
+    const F partner = _mm256_permute2f128_ps(x, x, 0x01);
+    return _mm256_blend_ps(add(partner, x), sub(partner, x), 0xf0);
+  }
 }
 
 static inline I dot_i16(I sum, I a, I b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }

@@ -120,22 +120,43 @@ static inline void store_token_major(const F* w, float* out) {
   store(out + 48, _mm512_shuffle_f32x4(hi, hi2, 0xdd));
 }
 
-// dst[i] += the next value of src for every bit i of bits, i < 64.
-static inline void expand_add(float* dst, uint64_t bits, const float* src) {
-  for (int i = 0; i < 4; ++i, bits >>= 16) {
-    const __mmask16 mask = static_cast<__mmask16>(bits);
-    store(dst + 16 * i, add(load(dst + 16 * i), _mm512_maskz_expandloadu_ps(mask, src)));
-    src += __builtin_popcount(mask);
+// dst[i] = the next value of a for every bit i of bits_a, of b for bits_b, else 0; i < 64, no bit
+// in both.
+static inline void expand(uint64_t bits_a, const float* a, uint64_t bits_b, const float* b,
+                          float* dst) {
+  for (int i = 0; i < 4; ++i, bits_a >>= 16, bits_b >>= 16) {
+    const __mmask16 mask_a = static_cast<__mmask16>(bits_a),
+                    mask_b = static_cast<__mmask16>(bits_b);
+    const F x = _mm512_maskz_expandloadu_ps(mask_a, a);
+    store(dst + 16 * i, _mm512_mask_expandloadu_ps(x, mask_b, b));
+    a += __builtin_popcount(mask_a);
+    b += __builtin_popcount(mask_b);
   }
 }
 
-// dst[j] = src[i] for the j-th bit i of bits. Writes up to 16 floats past the last one.
-static inline void compress(const float* src, uint64_t bits, float* dst) {
+// dst[j] = base + the place of the j-th bit of bits. Writes up to 16 numbers past the last one.
+static inline void list_bits(uint64_t bits, uint32_t base, uint32_t* dst) {
+  I places =
+      _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                       _mm512_set1_epi32(static_cast<int>(base)));
   for (int i = 0; i < 4; ++i, bits >>= 16) {
     const __mmask16 mask = static_cast<__mmask16>(bits);
-    store(dst, _mm512_maskz_compress_ps(mask, load(src + 16 * i)));
+    _mm512_storeu_si512(dst, _mm512_maskz_compress_epi32(mask, places));
     dst += __builtin_popcount(mask);
+    places = _mm512_add_epi32(places, _mm512_set1_epi32(16));
   }
+}
+
+// Lane i: x[i] + x[i + kStep] where bit kStep of i is 0, else x[i - kStep] - x[i].
+template <int kStep>
+static inline F butterfly(F x) {
+  const __mmask16 odd = kStep == 1 ? 0xaaaa : kStep == 2 ? 0xcccc : kStep == 4 ? 0xf0f0 : 0xff00;
+  F partner;
+  if constexpr (kStep == 1) partner = _mm512_permute_ps(x, 0xb1);
+  if constexpr (kStep == 2) partner = _mm512_permute_ps(x, 0x4e);
+  if constexpr (kStep == 4) partner = _mm512_shuffle_f32x4(x, x, 0xb1);
+  if constexpr (kStep == 8) partner = _mm512_shuffle_f32x4(x, x, 0x4e);
+  return _mm512_mask_sub_ps(_mm512_add_ps(partner, x), odd, partner, x);
 }
 
 static inline I dot_i16(I sum, I a, I b) {

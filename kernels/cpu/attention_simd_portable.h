@@ -134,11 +134,21 @@ static inline void store_token_major(const F* w, float* out) {
     for (int h = 0; h < 4; ++h) out[4 * t + h] = w[h].x[t];
   }
 }
-static inline void expand_add(float* dst, uint64_t bits, const float* src) {
-  for (; bits != 0; bits &= bits - 1) dst[__builtin_ctzll(bits)] += *src++;
+static inline void expand(uint64_t bits_a, const float* a, uint64_t bits_b, const float* b,
+                          float* dst) {
+  for (int i = 0; i < 64; i += kLanes) store(dst + i, zero());
+  for (; bits_a != 0; bits_a &= bits_a - 1) dst[__builtin_ctzll(bits_a)] = *a++;
+  for (; bits_b != 0; bits_b &= bits_b - 1) dst[__builtin_ctzll(bits_b)] = *b++;
 }
-static inline void compress(const float* src, uint64_t bits, float* dst) {
-  for (; bits != 0; bits &= bits - 1) *dst++ = src[__builtin_ctzll(bits)];
+static inline void list_bits(uint64_t bits, uint32_t base, uint32_t* dst) {
+  for (; bits != 0; bits &= bits - 1) {
+    *dst++ = base + static_cast<uint32_t>(__builtin_ctzll(bits));
+  }
+}
+
+template <int kStep>
+static inline F butterfly(F v) {
+  return map([&](int i) { return v.x[i ^ kStep] + ((i & kStep) != 0 ? -v.x[i] : v.x[i]); });
 }
 
 template <int kHeads, int kVectors>

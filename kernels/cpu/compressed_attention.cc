@@ -107,6 +107,7 @@ void DecodeAttentionScratch::Impl::reserve_arenas(int workers, int anchors, int 
   const int64_t table = int64_t{anchors} * group * stride * static_cast<int64_t>(sizeof(int16_t));
   const int64_t bins = int64_t{anchors} * 2 * kGroupHeads;
   const int64_t units = 16;  // floats: kGroupHeads, up to a cache line
+  const int64_t queries = kGroupHeads * attention::kMaxHeadDim;
   const auto count = static_cast<size_t>(workers);
   if (arenas.size() < count) {
     arenas.resize(count);
@@ -114,14 +115,15 @@ void DecodeAttentionScratch::Impl::reserve_arenas(int workers, int anchors, int 
   }
   for (size_t i = 0; i < count; ++i) {
     // The table's size is a multiple of 64 bytes, so that what follows stays aligned.
-    const int64_t bytes = table + (bins + units) * static_cast<int64_t>(sizeof(float));
+    const int64_t bytes = table + (bins + units + queries) * static_cast<int64_t>(sizeof(float));
     if (arena_memory[i].reserve(bytes)) arenas[i].table_key = 0;
     std::byte* base = arena_memory[i].data();
     attention::WorkerArena& arena = arenas[i];
     const auto* old_table = arena.table;
     arena.table_unit = reinterpret_cast<float*>(base);
-    arena.table = reinterpret_cast<int16_t*>(base + units * sizeof(float));
-    arena.histogram = reinterpret_cast<float*>(base + units * sizeof(float) + table);
+    arena.code_query = arena.table_unit + units;
+    arena.table = reinterpret_cast<int16_t*>(arena.code_query + queries);
+    arena.histogram = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(arena.table) + table);
     if (arena.table != old_table) arena.table_key = 0;
   }
 }
