@@ -159,6 +159,9 @@ static inline F butterfly(F x) {
   }
 }
 
+static inline I load_i16(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
 static inline I dot_i16(I sum, I a, I b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 static inline I sum_lanes(I a, I b, I c, I d) {
   const I t = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
@@ -175,13 +178,11 @@ static inline void phase_dots(const int16_t* phases, const int16_t* table, const
     for (int u = 0; u < 4; ++u) {
       const int16_t* phase = phases + (4 * quad + u) * kVectors * 32;
       const char* row = reinterpret_cast<const char*>(table) + offsets[4 * quad + u];
-      for (int h = 0; h < kHeads; ++h) acc[h][u] = _mm256_setzero_si256();
-      for (int i = 0; i < 2 * kVectors; ++i) {
-        const I phi = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(phase + 16 * i));
-        for (int h = 0; h < kHeads; ++h) {
-          const char* w = row + (h * 2 * kVectors + i) * 32;
-          acc[h][u] =
-              dot_i16(acc[h][u], phi, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)));
+      for (int h = 0; h < kHeads; ++h) {
+        const char* w = row + h * 2 * kVectors * 32;
+        acc[h][u] = _mm256_madd_epi16(load_i16(phase), load_i16(w));
+        for (int i = 1; i < 2 * kVectors; ++i) {
+          acc[h][u] = dot_i16(acc[h][u], load_i16(phase + 16 * i), load_i16(w + i * 32));
         }
       }
     }
