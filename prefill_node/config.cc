@@ -7,6 +7,17 @@ namespace akv::prefill {
 void Config::declare(Schema& s) {
   declare_node(s);
   declare_prefill(s);
+  s.section("Sending");
+  s.bytes("state-rate", coats.rate_bytes_per_s)
+      .unit("bytes/s")
+      .default_note("no limit")
+      .doc("most bytes of states sent a second");
+  s.integer("state-delay-ms", coats.delay_ms)
+      .unit("ms")
+      .range(0, 60'000)
+      .doc("for drills: holds each record back");
+  s.text("state-fault", coats.fault, "KIND=RECORD[:CHANNELS]")
+      .doc("for drills: corrupt, cut or stall transfers at a record, all or the first CHANNELS");
 }
 
 void Config::declare_prefill(Schema& s) {
@@ -27,7 +38,10 @@ void Config::declare_prefill(Schema& s) {
       .doc("rows of one matrix product; bounds the activations beside the hidden states");
 }
 
-Status Config::validate() const { return validate_node(); }
+Status Config::validate() const {
+  AKV_RETURN_IF_ERROR(validate_node());
+  return prefill::validate(coats);
+}
 
 ServiceOptions Config::service_options() const {
   const uint64_t memory = memory_limit_bytes();

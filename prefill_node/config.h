@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/app/node_config.h"
+#include "prefill_node/outbox/sender_coats.h"
 #include "prefill_node/service/prefill_service.h"
 
 namespace akv::prefill {
@@ -13,6 +14,7 @@ struct Config : NodeConfig {
   uint64_t max_prefill_bytes = 0;  // 0: 25% of the memory limit
   int64_t max_queue_tokens = 262'144;
   int64_t chunk_tokens = 512;
+  SenderCoats coats;
 
   void declare(Schema& schema);
   void declare_prefill(Schema& schema);  // only what decode_node --local shares

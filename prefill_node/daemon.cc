@@ -82,7 +82,8 @@ Result<ReadyAddresses> Daemon::start() {
   transport.heartbeat_lost_ms = 3 * config_.heartbeat_ms;
   transport.local_address = HostPort{config_.state.host, 0};
   AKV_ASSIGN_OR_RETURN(const std::string ucx, transport::describe_ucx(transport));
-  AKV_ASSIGN_OR_RETURN(parts_.sender, transport::make_ucx_sender(transport));
+  AKV_ASSIGN_OR_RETURN(auto ucx_sender, transport::make_ucx_sender(transport));
+  AKV_ASSIGN_OR_RETURN(parts_.sender, wrap_sender(std::move(ucx_sender), config_.coats));
 
   parts_.service = std::make_unique<PrefillService>(
       parts_.model, *parts_.tokenizer, config_.service_options(), *parts_.sender, *parts_.probe,

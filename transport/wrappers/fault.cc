@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "transport/wrappers/coat.h"
@@ -10,13 +11,41 @@
 namespace akv::transport {
 namespace {
 
-class CorruptingSender final : public SenderCoat {
+// Knows the first so many channels, which are the ones to break.
+class BreakingCoat : public SenderCoat {
  public:
-  CorruptingSender(std::unique_ptr<Sender> inner, uint32_t record, uint64_t bit)
-      : SenderCoat(std::move(inner)), record_(record), bit_(bit) {}
+  BreakingCoat(std::unique_ptr<Sender> inner, uint64_t channels_max)
+      : SenderCoat(std::move(inner)), channels_max_(channels_max) {}
+
+  Result<ChannelId> open(const LandingAddress& to, TimePoint deadline,
+                         SendEventFn on_event) override {
+    auto channel = SenderCoat::open(to, deadline, std::move(on_event));
+    std::lock_guard lock(broken_mutex_);
+    if (channel.ok() && opened_++ < channels_max_) broken_.insert(channel->value);
+    return channel;
+  }
+
+ protected:
+  bool breaks(ChannelId channel) const {
+    std::lock_guard lock(broken_mutex_);
+    return broken_.contains(channel.value);
+  }
+
+ private:
+  const uint64_t channels_max_;
+  mutable std::mutex broken_mutex_;
+  uint64_t opened_ = 0;
+  std::unordered_set<uint64_t> broken_;
+};
+
+class CorruptingSender final : public BreakingCoat {
+ public:
+  CorruptingSender(std::unique_ptr<Sender> inner, uint32_t record, uint64_t bit,
+                   uint64_t channels_max)
+      : BreakingCoat(std::move(inner), channels_max), record_(record), bit_(bit) {}
 
   Status post(ChannelId channel, uint32_t record, Payload payload) override {
-    if (record != record_ || payload.bytes.empty()) {
+    if (record != record_ || payload.bytes.empty() || !breaks(channel)) {
       return SenderCoat::post(channel, record, std::move(payload));
     }
     auto copy =
@@ -31,12 +60,17 @@ class CorruptingSender final : public SenderCoat {
   const uint64_t bit_;
 };
 
-class CuttingSender final : public SenderCoat {
+class CuttingSender final : public BreakingCoat {
  public:
-  CuttingSender(std::unique_ptr<Sender> inner, uint64_t records_max, uint64_t bytes_max, Cut cut)
-      : SenderCoat(std::move(inner)), records_max_(records_max), bytes_max_(bytes_max), cut_(cut) {}
+  CuttingSender(std::unique_ptr<Sender> inner, uint64_t records_max, uint64_t bytes_max, Cut cut,
+                uint64_t channels_max)
+      : BreakingCoat(std::move(inner), channels_max),
+        records_max_(records_max),
+        bytes_max_(bytes_max),
+        cut_(cut) {}
 
   Status post(ChannelId channel, uint32_t record, Payload payload) override {
+    if (!breaks(channel)) return SenderCoat::post(channel, record, std::move(payload));
     bool last = false;
     {
       std::lock_guard lock(mutex_);
@@ -92,18 +126,19 @@ class CuttingSender final : public SenderCoat {
 
 }  // namespace
 
-std::unique_ptr<Sender> corrupt_record(std::unique_ptr<Sender> inner, uint32_t record,
-                                       uint64_t bit) {
-  return std::make_unique<CorruptingSender>(std::move(inner), record, bit);
+std::unique_ptr<Sender> corrupt_record(std::unique_ptr<Sender> inner, uint32_t record, uint64_t bit,
+                                       uint64_t channels_max) {
+  return std::make_unique<CorruptingSender>(std::move(inner), record, bit, channels_max);
 }
 
-std::unique_ptr<Sender> cut_after_records(std::unique_ptr<Sender> inner, uint32_t records,
-                                          Cut cut) {
-  return std::make_unique<CuttingSender>(std::move(inner), records, UINT64_MAX, cut);
+std::unique_ptr<Sender> cut_after_records(std::unique_ptr<Sender> inner, uint32_t records, Cut cut,
+                                          uint64_t channels_max) {
+  return std::make_unique<CuttingSender>(std::move(inner), records, UINT64_MAX, cut, channels_max);
 }
 
-std::unique_ptr<Sender> cut_after_bytes(std::unique_ptr<Sender> inner, uint64_t bytes, Cut cut) {
-  return std::make_unique<CuttingSender>(std::move(inner), UINT64_MAX, bytes, cut);
+std::unique_ptr<Sender> cut_after_bytes(std::unique_ptr<Sender> inner, uint64_t bytes, Cut cut,
+                                        uint64_t channels_max) {
+  return std::make_unique<CuttingSender>(std::move(inner), UINT64_MAX, bytes, cut, channels_max);
 }
 
 }  // namespace akv::transport

@@ -36,18 +36,23 @@ std::unique_ptr<Sender> delay_sends(std::unique_ptr<Sender> inner, int64_t delay
 std::unique_ptr<Sender> limit_rate(std::unique_ptr<Sender> inner, uint64_t bytes_per_s,
                                    size_t queue_max = 4096);
 
-// Sends record `record` of every channel with one bit flipped (bit `bit` counted from the first
+// The coats that break things take channels_max: only the first so many channels opened through
+// them are broken, so that a retry can be seen to succeed.
+
+// Sends record `record` of a channel with one bit flipped (bit `bit` counted from the first
 // byte; taken modulo the record's bits). The caller's bytes are not touched.
-std::unique_ptr<Sender> corrupt_record(std::unique_ptr<Sender> inner, uint32_t record,
-                                       uint64_t bit);
+std::unique_ptr<Sender> corrupt_record(std::unique_ptr<Sender> inner, uint32_t record, uint64_t bit,
+                                       uint64_t channels_max = UINT64_MAX);
 
 // How a cut ends a channel: kCancel tells the receiver; kSilent just stops posting (a half-sent
 // state whose end only the deadline finds).
 enum class Cut { kCancel, kSilent };
 // Lets the first `records` records of each channel through.
-std::unique_ptr<Sender> cut_after_records(std::unique_ptr<Sender> inner, uint32_t records, Cut cut);
+std::unique_ptr<Sender> cut_after_records(std::unique_ptr<Sender> inner, uint32_t records, Cut cut,
+                                          uint64_t channels_max = UINT64_MAX);
 // Lets whole records through until `bytes` bytes of the channel have passed; the one that would
 // cross the line is shortened to end on it (so the receiver refuses it) and is the last.
-std::unique_ptr<Sender> cut_after_bytes(std::unique_ptr<Sender> inner, uint64_t bytes, Cut cut);
+std::unique_ptr<Sender> cut_after_bytes(std::unique_ptr<Sender> inner, uint64_t bytes, Cut cut,
+                                        uint64_t channels_max = UINT64_MAX);
 
 }  // namespace akv::transport
