@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -159,17 +160,20 @@ def post(daemon, path, body, headers=None, timeout_s=120):
 
 
 class Stream:
-    """A streamed completion; iterate over its JSON chunks."""
+    """A streamed completion; iterate over its JSON chunks. The answer's header comes with the first
+    token, so nothing is read before the iteration."""
 
     def __init__(self, daemon, path, body, timeout_s=120):
         self.connection = http.client.HTTPConnection(daemon.ready["http"], timeout=timeout_s)
         self.connection.request("POST", path, json.dumps({**body, "stream": True}),
                                 {"Content-Type": "application/json"})
-        self.answer = self.connection.getresponse()
+        self.socket = self.connection.sock
         self.done = False
 
     def __iter__(self):
-        for line in self.answer:
+        answer = self.connection.getresponse()
+        assert answer.status == 200, answer.read()
+        for line in answer:
             if not line.startswith(b"data: "):
                 continue
             data = line[6:].strip()
@@ -185,9 +189,8 @@ class Stream:
 
     def abandon(self):
         """The client goes away."""
-        sock = self.connection.sock or self.answer.fp.raw._sock
-        sock.close()
-        self.answer.close()
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
         self.connection.close()
 
 

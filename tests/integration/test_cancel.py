@@ -25,7 +25,7 @@ def slow_pair():
 
 
 def abandon_after(daemon, body, condition):
-    """Streams a request, goes away once condition() holds; False when it ended before that."""
+    """Streams a request and goes away once condition() holds."""
     stream = h.Stream(daemon, "/v1/completions", body)
     try:
         h.wait_until(condition, 20, "the phase to cancel in")
@@ -38,6 +38,7 @@ def test_queued(pair):
         blockers = [h.Stream(pair.decode, "/v1/completions",
                              h.completion(h.long_prompt(1300, 10 * i + k), max_tokens=2))
                     for k in range(2)]
+        h.wait_until(lambda: pair.prefill.metrics()["akv_queue_requests"] == 2)
         longer = h.completion(h.long_prompt(1500, 10 * i + 5), max_tokens=4)
         abandon_after(pair.decode, longer,
                       lambda: pair.prefill.metrics()["akv_queue_requests"] >= 3)
