@@ -39,6 +39,7 @@ template <class T, class Out>
 std::vector<Out> widen(const GgufArray& array) {
   std::vector<Out> out(array.count);
   for (uint64_t i = 0; i < array.count; ++i) {
+    // i8 elements are numbers, not characters: NOLINTNEXTLINE(bugprone-signed-char-misuse)
     out[i] = static_cast<Out>(load_at<T>(array.bytes, i));
   }
   return out;

@@ -154,8 +154,8 @@ Status GgufParser::parse_metadata(GgufFile& file, uint64_t entries) {
     if (!file.metadata_index_.emplace(key, i).second) return fail("the key appears twice");
     const size_t begin = at_;
     AKV_ASSIGN_OR_RETURN(const GgufType type, parse_type());
-    AKV_ASSIGN_OR_RETURN(GgufValue value, parse_value(type, 0));
-    file.metadata_.push_back({key, std::move(value), bytes_.subspan(begin, at_ - begin)});
+    AKV_ASSIGN_OR_RETURN(const GgufValue value, parse_value(type, 0));
+    file.metadata_.push_back({key, value, bytes_.subspan(begin, at_ - begin)});
   }
   where_ = "key 'general.alignment'";
   AKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> alignment,
