@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$AKV_ROOT"
 
 prompt="$AKV_ROOT/deploy/quickstart/document.txt"
-question="What is the special magic number for harbor mentioned in the provided text?"
+question="What is the special magic number for harbor?"
 model="$AKV_DEFAULT_MODEL"
 theta=auto
 port=0
