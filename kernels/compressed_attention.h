@@ -44,7 +44,11 @@ struct AttentionRow {
 // bytes per prompt position that all layers, heads and sessions share. One caller at a time.
 class DecodeAttentionScratch {
  public:
-  DecodeAttentionScratch();
+  // Bytes of W per worker above which a row does without: every token's anchor is then turned and
+  // multiplied with the group's queries. Half of a large L2: the table is read at random.
+  static constexpr int64_t kDefaultTableBytes = int64_t{1} << 20;
+
+  explicit DecodeAttentionScratch(int64_t max_table_bytes = kDefaultTableBytes);
   ~DecodeAttentionScratch();
   DecodeAttentionScratch(DecodeAttentionScratch&&) noexcept;
   DecodeAttentionScratch& operator=(DecodeAttentionScratch&&) noexcept;

@@ -17,6 +17,11 @@ static inline float exp2_one_of(float x) {
   return out[0];
 }
 
+// Turns <q, k> into a logit in base-2 units.
+static inline float base2_unit(int head_dim) {
+  return 1.44269504f / __builtin_sqrtf(static_cast<float>(head_dim));
+}
+
 // ---- W tables
 
 // Splits a row into its RoPE pairs (x_j, y_j), j < half, as f32; writes up to kLanes past half.
@@ -130,21 +135,17 @@ static inline void table_row(const float* x, const float* y, float rest, const H
   for (int j = first; j < phases.stride; j += kLanes) store_i16(out + j, load(row + j));
 }
 
-// Fills the arena with what depends on the query alone: W for all anchors, and U q. Nothing to do
-// where it is there already.
+// W for all anchors and heads of a task, in fixed point.
 static void build_table(const CompressedTask& task) {
   WorkerArena& arena = *task.arena;
-  if (arena.table_key == task.table_key) return;
   const int head_dim = task.layer->head_dim, count = task.layer->anchors;
   const bf16* anchors = task.head->key.anchors;
   AnchorBounds bounds;
   bound_anchors(anchors, count, head_dim, task.phases, &bounds);
   HeadQuery queries[kGroupHeads];
-  const float log2e = 1.44269504f;
-  const float unit = log2e / (__builtin_sqrtf(static_cast<float>(head_dim)) * kPhaseOne);
   for (int h = 0; h < task.heads; ++h) {
     prepare_query(task.q + h * head_dim, head_dim, task.phases, bounds, &queries[h]);
-    arena.table_unit[h] = unit / queries[h].scale;
+    arena.table_unit[h] = base2_unit(head_dim) / (queries[h].scale * kPhaseOne);
   }
   int16_t* out = arena.table;
   alignas(64) float x[kMaxHeadDim / 2 + 16], y[kMaxHeadDim / 2 + 16];
@@ -159,9 +160,18 @@ static void build_table(const CompressedTask& task) {
       table_row(x, y, rest, queries[h], task.phases, out);
     }
   }
+}
+
+// Fills the arena with what depends on the query alone: W and U q. Nothing to do where it is there
+// already.
+static void prepare_arena(const CompressedTask& task) {
+  WorkerArena& arena = *task.arena;
+  if (arena.table_key == task.table_key) return;
+  if (task.use_table) build_table(task);
+  const int head_dim = task.layer->head_dim;
   for (int h = 0; h < task.heads; ++h) {
     float* query = arena.code_query + h * head_dim;
-    for (int d = 0; d < head_dim; ++d) query[d] = task.q[h * head_dim + d] * unit * kPhaseOne;
+    for (int d = 0; d < head_dim; ++d) query[d] = task.q[h * head_dim + d] * base2_unit(head_dim);
     if (task.layer->key_domain_post) rotate_to_codes(query, task.layer->signs, head_dim);
   }
   arena.table_key = task.table_key;
@@ -247,8 +257,82 @@ static void anchor_logits(CompressedState<kHeads>* s, const int16_t* phases, int
   }
 }
 
+// RoPE pairs of the queries, scaled for turned_row.
+template <int kHeads>
+struct TurnedQueries {
+  alignas(64) float x[kHeads][kMaxHeadDim / 2];
+  alignas(64) float y[kHeads][kMaxHeadDim / 2];
+
+  explicit TurnedQueries(const CompressedTask& task) {
+    const PhaseView& view = task.phases;
+    const int head_dim = task.layer->head_dim;
+    const int partner = view.interleaved ? 1 : view.half, step = view.interleaved ? 2 : 1;
+    const float unit = base2_unit(head_dim) / kPhaseOne;
+    for (int h = 0; h < kHeads; ++h) {
+      for (int j = 0; j < view.half; ++j) {
+        x[h][j] = task.q[h * head_dim + j * step] * unit;
+        y[h][j] = task.q[h * head_dim + j * step + partner] * unit;
+      }
+    }
+  }
+};
+
+// acc[h * step] = partial sums of <q_h, R_t anchor>, the anchor turned once for all heads.
+template <int kHeads>
+static inline void turned_row(const CompressedTask& task, const TurnedQueries<kHeads>& queries,
+                              const bf16* row, const int16_t* phase, F* acc, int step) {
+  const int half = task.phases.half, head_dim = task.layer->head_dim;
+  F sums[kHeads];
+  for (int h = 0; h < kHeads; ++h) sums[h] = zero();
+  for (int j = 0; j < half; j += kLanes) {
+    F x, y;
+    if (task.phases.interleaved) {
+      load_bf16_pairs(row + 2 * j, &x, &y);
+    } else {
+      x = load_bf16(row + j);
+      y = load_bf16(row + half + j);
+    }
+    const F cosine = load_i16_as_f32(phase + j), sine = load_i16_as_f32(phase + half + j);
+    const F turned_x = fnma(y, sine, mul(x, cosine)), turned_y = fma(y, cosine, mul(x, sine));
+    for (int h = 0; h < kHeads; ++h) {
+      sums[h] = fma(turned_x, load(queries.x[h] + j), sums[h]);
+      sums[h] = fma(turned_y, load(queries.y[h] + j), sums[h]);
+    }
+  }
+  for (int d = 2 * half; d < head_dim; d += kLanes) {  // dimensions that RoPE leaves alone
+    const F k = mul(load_bf16(row + d), set1(base2_unit(head_dim)));
+    for (int h = 0; h < kHeads; ++h) sums[h] = fma(k, load(task.q + h * head_dim + d), sums[h]);
+  }
+  for (int h = 0; h < kHeads; ++h) acc[h * step] = sums[h];
+}
+
+// anchor_logits without a table: each token's anchor is turned by its angles and multiplied with
+// all heads. For tables that no cache would hold.
+template <int kHeads>
+static void turned_logits(CompressedState<kHeads>* s, const int16_t* phases, int n, F* top) {
+  const CompressedTask& task = *s->task;
+  const TurnedQueries<kHeads> queries(task);
+  alignas(64) float dots[kHeads][kPad];
+  for (int i = 0; i < n; i += 4) {
+    F acc[kHeads][4];
+    for (int u = 0; u < 4; ++u) {
+      const bf16* row = task.head->key.anchors + int64_t{s->key_offsets[i + u]} * s->head_dim;
+      turned_row<kHeads>(task, queries, row, phases + (i + u) * task.phases.stride, &acc[0][u], 4);
+    }
+    for (int h = 0; h < kHeads; ++h) sum4(acc[h], dots[h] + i);
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    float* logits = s->logits[h];
+    for (int i = 0; i < n; ++i) logits[i] += dots[h][i] * s->key_gammas[i];
+    for (int i = n; i % kLanes != 0; ++i) logits[i] = kNever;
+    top[h] = load(logits);
+    for (int i = kLanes; i < n; i += kLanes) top[h] = max(top[h], load(logits + i));
+  }
+}
+
 template <int kHeads>
 static void anchor_logits(CompressedState<kHeads>* s, const int16_t* phases, int n, F* top) {
+  if (!s->task->use_table) return turned_logits(s, phases, n, top);
   switch (s->task->phases.stride / 32) {
     case 1:
       return anchor_logits<kHeads, 1>(s, phases, n, top);
@@ -409,11 +493,17 @@ static void value_residuals(CompressedState<kHeads>* s, int64_t t, int n) {
   }
 }
 
+// What a slot counts in key_offsets: bytes of the table, without a table the slot itself.
+template <int kHeads>
+static inline uint32_t key_row_bytes(const CompressedTask& task) {
+  return task.use_table ? static_cast<uint32_t>(kHeads * task.phases.stride) * 2 : 1;
+}
+
 template <int kHeads>
 static void prompt_tile(CompressedState<kHeads>* s, int64_t t, int n) {
   const CompressedTask& task = *s->task;
   const int16_t* phases = task.phases.blocks[t / kTile];
-  const uint32_t row_bytes = static_cast<uint32_t>(kHeads * task.phases.stride) * 2;
+  const uint32_t row_bytes = key_row_bytes<kHeads>(task);
   unpack_side(task.head->key, t, n, row_bytes, s->key_offsets, s->key_gammas);
   unpack_side(task.head->value, t, n, 2 * sizeof(F4), s->value_offsets, s->value_gammas);
   residual_logits(s, t, n, phases);
@@ -428,7 +518,7 @@ static void prompt_tile(CompressedState<kHeads>* s, int64_t t, int n) {
 template <int kHeads>
 static void window_tile(CompressedState<kHeads>* s, int first, int n) {
   const CompressedTask& task = *s->task;
-  const uint32_t row_bytes = static_cast<uint32_t>(kHeads * task.phases.stride) * 2;
+  const uint32_t row_bytes = key_row_bytes<kHeads>(task);
   const int slot0 = task.layer->anchors - task.layer->window + first;
   for (int i = 0; i < (n + kLanes - 1) / kLanes * kLanes; ++i) {
     const uint32_t slot = static_cast<uint32_t>(i < n ? slot0 + i : 0);
@@ -482,7 +572,7 @@ static void finish(CompressedState<kHeads>* s) {
 
 template <int kHeads>
 static void run_compressed(const CompressedTask& task) {
-  build_table(task);
+  prepare_arena(task);
   CompressedState<kHeads> s;
   s.task = &task;
   s.head_dim = task.layer->head_dim;

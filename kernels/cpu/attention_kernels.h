@@ -55,6 +55,8 @@ struct CompressedTask {
   int64_t end = 0;
   int window_tokens = 0;  // window entries that this task adds, oldest first
   PhaseView phases;
+  // Logits from the table W, else by turning each token's anchor; false needs half % 16 == 0.
+  bool use_table = true;
   uint64_t table_key = 0;  // unique per (call, row, KV head, group), never 0
   WorkerArena* arena = nullptr;
   float* partial = nullptr;  // [heads][D + 2]

@@ -197,6 +197,17 @@ static inline void phase_dots(const int16_t* phases, const int16_t* table, const
   }
 }
 
+static inline F load_i16_as_f32(const int16_t* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(raw));
+}
+static inline void sum4(const F* a, float* out) {
+  const F t = add(_mm256_unpacklo_ps(a[0], a[1]), _mm256_unpackhi_ps(a[0], a[1]));
+  const F u = add(_mm256_unpacklo_ps(a[2], a[3]), _mm256_unpackhi_ps(a[2], a[3]));
+  const F v = add(_mm256_shuffle_ps(t, u, 0x44), _mm256_shuffle_ps(t, u, 0xee));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)));
+}
+
 template <int kHeads>
 static inline void dense_dots(const float* q, const bf16* const* k, int head_dim, float* out,
                               int stride) {

@@ -209,6 +209,21 @@ static inline void phase_dots(const int16_t* phases, const int16_t* table, const
   for (int h = 0; h < kHeads; ++h) out[h] = _mm512_cvtepi32_ps(sum_quads(quads[h]));
 }
 
+// kLanes int16 as f32.
+static inline F load_i16_as_f32(const int16_t* p) {
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(raw));
+}
+
+// out[u] = the sum of a[u]'s lanes, u < 4.
+static inline void sum4(const F* a, float* out) {
+  const F t = add(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
+  const F u = add(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
+  const F v = add(_mm512_shuffle_ps(t, u, 0x44), _mm512_shuffle_ps(t, u, 0xee));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
 // out[h * stride + u] = <q_h, k_u> for four rows of keys.
 template <int kHeads>
 static inline void dense_dots(const float* q, const bf16* const* k, int head_dim, float* out,
@@ -225,16 +240,7 @@ static inline void dense_dots(const float* q, const bf16* const* k, int head_dim
       for (int u = 0; u < 4; ++u) acc[h][u] = fma(x, row[u], acc[h][u]);
     }
   }
-  for (int h = 0; h < kHeads; ++h) {
-    const F t =
-        add(_mm512_unpacklo_ps(acc[h][0], acc[h][1]), _mm512_unpackhi_ps(acc[h][0], acc[h][1]));
-    const F u =
-        add(_mm512_unpacklo_ps(acc[h][2], acc[h][3]), _mm512_unpackhi_ps(acc[h][2], acc[h][3]));
-    const F v = add(_mm512_shuffle_ps(t, u, 0x44), _mm512_shuffle_ps(t, u, 0xee));
-    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    _mm_storeu_ps(out + h * stride,
-                  _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
-  }
+  for (int h = 0; h < kHeads; ++h) sum4(acc[h], out + h * stride);
 }
 
 }  // namespace akv::kernels::attention::AKV_SIMD

@@ -166,6 +166,13 @@ static inline void phase_dots(const int16_t* phases, const int16_t* table, const
   }
 }
 
+static inline F load_i16_as_f32(const int16_t* p) {
+  return map([&](int i) { return static_cast<float>(p[i]); });
+}
+static inline void sum4(const F* a, float* out) {
+  for (int u = 0; u < 4; ++u) out[u] = sum(a[u]);
+}
+
 template <int kHeads>
 static inline void dense_dots(const float* q, const bf16* const* k, int head_dim, float* out,
                               int stride) {

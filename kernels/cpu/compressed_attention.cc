@@ -35,6 +35,7 @@ struct Task {
   int64_t begin = 0;
   int64_t end = 0;
   int window_tokens = 0;
+  bool use_table = true;
   uint64_t table_key = 0;
 };
 
@@ -72,6 +73,7 @@ int kv_heads_of(const AttentionRow& row) {
 }  // namespace
 
 struct DecodeAttentionScratch::Impl {
+  int64_t max_table_bytes = 0;
   attention::PhaseTable phases;
   std::vector<attention::AlignedBuffer> arena_memory;
   std::vector<attention::WorkerArena> arenas;
@@ -80,7 +82,9 @@ struct DecodeAttentionScratch::Impl {
   std::vector<Merge> merges;
   uint64_t last_key = 0;
 
-  void reserve_arenas(int workers, int anchors, int group, int stride);
+  int64_t table_bytes(const AttentionRow& row, int heads) const;
+  bool use_table(const AttentionRow& row, int heads) const;
+  void reserve_arenas(int workers, int anchors, int64_t table);
   void plan(std::span<const AttentionRow> rows, int heads);
   void plan_heads(const AttentionRow& row, Task task);
   float* partial(int task, int stride) {
@@ -88,7 +92,10 @@ struct DecodeAttentionScratch::Impl {
   }
 };
 
-DecodeAttentionScratch::DecodeAttentionScratch() : impl_(std::make_unique<Impl>()) {}
+DecodeAttentionScratch::DecodeAttentionScratch(int64_t max_table_bytes)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->max_table_bytes = max_table_bytes;
+}
 DecodeAttentionScratch::~DecodeAttentionScratch() = default;
 DecodeAttentionScratch::DecodeAttentionScratch(DecodeAttentionScratch&&) noexcept = default;
 DecodeAttentionScratch& DecodeAttentionScratch::operator=(DecodeAttentionScratch&&) noexcept =
@@ -103,8 +110,18 @@ int64_t DecodeAttentionScratch::working_bytes() const {
 }
 int64_t DecodeAttentionScratch::phase_bytes() const { return impl_->phases.bytes(); }
 
-void DecodeAttentionScratch::Impl::reserve_arenas(int workers, int anchors, int group, int stride) {
-  const int64_t table = int64_t{anchors} * group * stride * static_cast<int64_t>(sizeof(int16_t));
+// Bytes of W of one task of this row.
+int64_t DecodeAttentionScratch::Impl::table_bytes(const AttentionRow& row, int heads) const {
+  const int group = std::min(heads / row.prompt->kv_heads, kGroupHeads);
+  return int64_t{row.prompt->anchors} * group * phases.stride() *
+         static_cast<int64_t>(sizeof(int16_t));
+}
+
+bool DecodeAttentionScratch::Impl::use_table(const AttentionRow& row, int heads) const {
+  return table_bytes(row, heads) <= max_table_bytes || phases.view().half % 16 != 0;
+}
+
+void DecodeAttentionScratch::Impl::reserve_arenas(int workers, int anchors, int64_t table) {
   const int64_t bins = int64_t{anchors} * 2 * kGroupHeads;
   const int64_t units = 16;  // floats: kGroupHeads, up to a cache line
   const int64_t queries = kGroupHeads * attention::kMaxHeadDim;
@@ -168,6 +185,7 @@ void DecodeAttentionScratch::Impl::plan(std::span<const AttentionRow> rows, int 
       for (int part = 0; part < parts; ++part) {
         Task task;
         task.row = static_cast<int>(r);
+        task.use_table = rows[r].prompt == nullptr || use_table(rows[r], heads);
         task.kv_head = kv_head;
         task.first_head = kv_head * group + group * part / parts;
         task.heads = kv_head * group + group * (part + 1) / parts - task.first_head;
@@ -193,6 +211,7 @@ void run_task(const attention::AttentionKernels& kernels, const AttentionRow& ro
     work.end = task.end;
     work.window_tokens = task.window_tokens;
     work.phases = phases;
+    work.use_table = task.use_table;
     work.table_key = task.table_key;
     work.arena = &arena;
     work.partial = partial;
@@ -240,16 +259,20 @@ void decode_attention(std::span<const AttentionRow> rows, int heads, const RopeT
   auto& impl = scratch.impl();
   const int head_dim = head_dim_of(rows[0]), stride = head_dim + 2;
   int64_t positions = 0;
-  int anchors = 0, group = 1;
+  int anchors = 0;
   for (const AttentionRow& row : rows) {
     if (row.prompt == nullptr) continue;
     positions = std::max<int64_t>(positions, row.prompt->tokens);
     anchors = std::max(anchors, row.prompt->anchors);
-    group = std::min(heads / row.prompt->kv_heads, kGroupHeads);
   }
   impl.phases.reserve(rope, positions);
   const attention::PhaseView phases = impl.phases.view();
-  impl.reserve_arenas(parallel.workers, anchors, group, phases.stride);
+  int64_t table_bytes = 0;
+  for (const AttentionRow& row : rows) {
+    if (row.prompt == nullptr || !impl.use_table(row, heads)) continue;
+    table_bytes = std::max(table_bytes, impl.table_bytes(row, heads));
+  }
+  impl.reserve_arenas(parallel.workers, anchors, table_bytes);
   impl.plan(rows, heads);
   const int tasks = static_cast<int>(impl.tasks.size());
   impl.partials.reserve(int64_t{tasks} * kGroupHeads * stride *

@@ -89,6 +89,23 @@ TEST_P(AttentionTest, EveryHeadDimAndGroup) {
   }
 }
 
+TEST_P(AttentionTest, WithoutATable) {
+  scratch_ = DecodeAttentionScratch(0);
+  for (const int head_dim : {32, 64, 80, 96, 128, 256}) {  // 80 has a table all the same
+    for (const int group : {1, 3, 4, 6}) {
+      for (const RopePairs pairs : {RopePairs::kHalf, RopePairs::kInterleaved}) {
+        CaseOptions o;
+        o.head_dim = head_dim;
+        o.heads = group;
+        o.tokens = 601;
+        o.seed = static_cast<uint64_t>(head_dim + group);
+        EXPECT_LT(compressed_error(o, pairs), kTolerance) << "D " << head_dim << " g " << group;
+      }
+    }
+  }
+  EXPECT_LT(scratch_.working_bytes(), 256 * 1024);
+}
+
 TEST_P(AttentionTest, EveryFormOfARecord) {
   for (int bits = 0; bits < 64; ++bits) {
     CaseOptions o;
@@ -155,9 +172,12 @@ TEST_P(AttentionTest, PartialRotation) {
   row.suffix = suffix.view(3);
   row.q = q.data();
   for (const RopePairs pairs : {RopePairs::kHalf, RopePairs::kInterleaved}) {
-    for (const int rope_dim : {24, 48, 64}) {
-      EXPECT_LT(error(row, o.heads, o.head_dim, make_rope(o.head_dim, pairs, rope_dim)), kTolerance)
-          << rope_dim;
+    for (const int rope_dim : {24, 32, 48, 64}) {
+      for (const int64_t table_bytes : {int64_t{0}, DecodeAttentionScratch::kDefaultTableBytes}) {
+        scratch_ = DecodeAttentionScratch(table_bytes);
+        const double off = error(row, o.heads, o.head_dim, make_rope(o.head_dim, pairs, rope_dim));
+        EXPECT_LT(off, kTolerance) << rope_dim << " table " << table_bytes;
+      }
     }
   }
 }
