@@ -82,20 +82,27 @@ inline void tile_product(const typename P::Cell* a, int64_t a_stride, const type
                          int64_t b_stride, int64_t k, float* c, int64_t c_stride) {
   const DF d;
   VF sum[M][N];
+#pragma GCC unroll 16
   for (int r = 0; r < M; ++r) {
+#pragma GCC unroll 16
     for (int v = 0; v < N; ++v) {
       sum[r][v] = Add ? hn::Load(d, c + r * c_stride + v * kF32Lanes) : hn::Zero(d);
     }
   }
   for (int64_t i = 0; i < k; ++i) {
     VF column[N];
+#pragma GCC unroll 16
     for (int v = 0; v < N; ++v) column[v] = P::load(b + i * b_stride + v * kF32Lanes);
+#pragma GCC unroll 16
     for (int r = 0; r < M; ++r) {
       const VF x = P::broadcast(a[r * a_stride + i]);
+#pragma GCC unroll 16
       for (int v = 0; v < N; ++v) sum[r][v] = P::multiply_add(x, column[v], sum[r][v]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < M; ++r) {
+#pragma GCC unroll 16
     for (int v = 0; v < N; ++v) hn::Store(sum[r][v], d, c + r * c_stride + v * kF32Lanes);
   }
 }
@@ -133,6 +140,7 @@ inline float softmax_row(float* logits, float* max, float* sum) {
   constexpr int kCount = kKeyBlock / kF32Lanes;
   VF s[kCount];
   VF top = hn::Set(d, *max);
+#pragma GCC unroll 16
   for (int v = 0; v < kCount; ++v) {
     s[v] = hn::Load(d, logits + v * kF32Lanes);
     top = hn::Max(top, s[v]);
@@ -140,6 +148,7 @@ inline float softmax_row(float* logits, float* max, float* sum) {
   top = hn::MaxOfLanes(d, top);
   const VF factor = exp2_fast(d, hn::Sub(hn::Set(d, *max), top));
   VF total = hn::Mul(hn::Load(d, sum), factor);
+#pragma GCC unroll 16
   for (int v = 0; v < kCount; ++v) {
     const VF p = exp2_fast(d, hn::Sub(s[v], top));
     total = hn::Add(total, p);

@@ -46,10 +46,13 @@ constexpr int kPrefetchBytes = 1024;
 template <class F, int R, int M>
 inline void add_unit(const uint8_t* const block[R], int unit, const float* const scales[R],
                      const float* x, int64_t x_stride, Acc acc[R][M][kChains]) {
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     Unit w;
     F::decode(block[r], unit, scales[r], w);
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
       for (int v = 0; v < Unit::kVectors; ++v) {
         acc_add(acc[r][m][v % kChains], w.v[v], x + m * x_stride + v * Unit::kLanes);
       }
@@ -83,28 +86,36 @@ void lowbit_rows(const LowbitTile& t, int64_t row, int m0) {
   constexpr int kChunkBlocks = kChunkUnits / F::kUnits;
   alignas(64) float ready[R][kChunkUnits * (F::kScales > 0 ? F::kScales : 1)];
   Acc acc[R][M][kChains];
+#pragma GCC unroll 16
   for (auto& of_row : acc) {
+#pragma GCC unroll 16
     for (auto& of_x : of_row) {
+#pragma GCC unroll 16
       for (Acc& a : of_x) a = acc_zero();
     }
   }
   const int64_t blocks = t.cols / (kUnitCols * F::kUnits);
   const uint8_t* block[R];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) block[r] = t.w + (row + r) * t.row_stride;
   const float* x = t.x + m0 * t.cols;
   for (int64_t b0 = 0; b0 < blocks; b0 += kChunkBlocks) {
     const int64_t n = blocks - b0 < kChunkBlocks ? blocks - b0 : kChunkBlocks;
     const float* scales[R];
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       F::prepare(block[r], n, ready[r]);
       scales[r] = ready[r];
     }
     for (int64_t b = 0; b < n; ++b) {
+#pragma GCC unroll 1
       for (int unit = 0; unit < F::kUnits; ++unit) {
         add_unit<F, R, M>(block, unit, scales, x, t.cols, acc);
         x += kUnitCols;
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) scales[r] += F::kScales;
       }
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         __builtin_prefetch(block[r] + kPrefetchBytes);
         block[r] += F::kBytes;
@@ -114,7 +125,9 @@ void lowbit_rows(const LowbitTile& t, int64_t row, int m0) {
   if constexpr (F::kScales == 0) {
     if (t.cols % kUnitCols != 0) add_tail<F, R, M>(t, row, m0, acc);
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) t.y[(m0 + m) * t.y_stride + row + r] = acc_sum(acc[r][m]);
   }
 }

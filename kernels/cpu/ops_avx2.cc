@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #define HWY_COMPILE_ONLY_STATIC
+#define HWY_DISABLE_PCLMUL_AES
 #include <hwy/highway.h>
 
 #include "kernels/cpu/table.h"
@@ -13,6 +14,7 @@ namespace {
 #include "kernels/cpu/elementwise-inl.h"
 #include "kernels/cpu/flash-inl.h"
 #include "kernels/cpu/lowbit-inl.h"
+static_assert(HWY_MAX_BYTES == 32, "Highway took another instruction set");
 }  // namespace
 
 const OpTable kAvx2Ops = {

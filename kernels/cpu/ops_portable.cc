@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #define HWY_COMPILE_ONLY_STATIC
+#define HWY_DISABLE_PCLMUL_AES
 #include <hwy/highway.h>
 
 #include "kernels/cpu/table.h"
