@@ -110,7 +110,7 @@ struct TransportConfig {
   // (message or moved bytes) for lost_after is lost. A stopped process is found by nothing else.
   int64_t heartbeat_interval_ms = 1000;  // [10, 60000]
   int64_t heartbeat_lost_ms = 3000;      // [2 * interval, 600000]
-  int64_t connect_timeout_ms = 3000;     // connection and hello, [10, 60000]
+  int64_t connect_timeout_ms = 5000;     // connection and hello, [10, 60000]
   // A transfer that ended early may have bytes in flight: they get this long to drain before the
   // connection is cut (which fails the other transfers on it).
   int64_t drain_ms = 500;             // [1, 60000]

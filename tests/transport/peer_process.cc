@@ -42,7 +42,7 @@ int run_receiver(const TransportConfig& config, const HostPort& where, size_t re
     return 1;
   }
   LandingSpec spec{kPeerTransfer,    kPeerToken,      kPeerAttempt,
-                   memory.records(), after_ms(30000), [](const LandEvent& e) { print(e); }};
+                   memory.records(), after_ms(60000), [](const LandEvent& e) { print(e); }};
   if (!(*receiver)->expect(std::move(spec)).ok()) return 1;
   std::printf("listening %s\n", (*receiver)->address().str().c_str());
   std::fflush(stdout);
@@ -56,7 +56,7 @@ int run_sender(const TransportConfig& config, const HostPort& to, size_t records
   auto sender = make_ucx_sender(config);
   if (!sender.ok()) return 1;
   LandingAddress address{to, kPeerTransfer, kPeerToken, kPeerAttempt, "ucx", ucx_version(), {}};
-  auto channel = (*sender)->open(address, after_ms(30000), [](const SendEvent& e) { print(e); });
+  auto channel = (*sender)->open(address, after_ms(60000), [](const SendEvent& e) { print(e); });
   if (!channel.ok()) return 1;
   for (size_t i = 0; i < post; ++i) {
     (void)(*sender)->post(*channel, static_cast<uint32_t>(i), payload(state.record(i)));
@@ -73,7 +73,7 @@ int run(int argc, char** argv) {
   if (!where.ok()) return 2;
   const size_t records = std::strtoul(argv[4], nullptr, 10);
   const size_t bytes = std::strtoul(argv[5], nullptr, 10);
-  const TransportConfig config = config_for(kind);
+  const TransportConfig config = quick_to_lose(kind);
   if (mode == "receiver") return run_receiver(config, *where, records, bytes);
   return argc < 7 ? 2
                   : run_sender(config, *where, records, bytes, std::strtoul(argv[6], nullptr, 10));

@@ -54,7 +54,7 @@ class PeerProcess {
     if (pid_ > 0) kill(pid_, number);
   }
   // The next line that starts with `prefix`, without it; empty after `ms`. Others are skipped.
-  std::string expect(const std::string& prefix, int64_t ms = 15000) {
+  std::string expect(const std::string& prefix, int64_t ms = 60000) {
     const TimePoint until = after_ms(ms);
     while (true) {
       const size_t end = buffer_.find('\n');

@@ -13,7 +13,7 @@ namespace {
 class TransferTest : public testing::TestWithParam<Kind> {
  protected:
   ChannelId open(Rig& rig, const LandingAddress& to, SendRecorder& events,
-                 int64_t deadline_ms = 20000) {
+                 int64_t deadline_ms = 60000) {
     auto channel = rig.sender->open(to, after_ms(deadline_ms), events.fn());
     EXPECT_TRUE(channel.ok()) << channel.error().message;
     return channel.ok() ? *channel : ChannelId{};
@@ -51,7 +51,7 @@ TEST_P(TransferTest, RecordsMayComeInAnyOrderAndAsTheyGetReady) {
     ASSERT_TRUE(expected.events.wait_records(++posted));
   }
   // All has landed, and the sender has not said that it is done: only the receiver completes.
-  EXPECT_TRUE(expected.events.complete());
+  EXPECT_TRUE(expected.events.complete()) << expected.events.message();
   EXPECT_FALSE(events.ended());
   ASSERT_TRUE(rig.sender->finish(channel).ok());
   EXPECT_TRUE(events.complete()) << events.message();
@@ -70,8 +70,10 @@ TEST_P(TransferTest, KeepaliveIsHeldUntilSentAndNoLonger) {
   ASSERT_TRUE(rig.sender->post(channel, 0, Payload{owner->record(0), owner}).ok());
   owner.reset();
   ASSERT_TRUE(rig.sender->finish(channel).ok());
-  EXPECT_TRUE(events.complete());
-  for (int i = 0; i < 200 && !watch.expired(); ++i) usleep(1000);
+  EXPECT_TRUE(events.complete()) << events.message();
+  EXPECT_TRUE(expected.events.complete())
+      << expected.events.message();  // orders the landing before the comparison
+  for (int i = 0; i < 2000 && !watch.expired(); ++i) usleep(1000);
   EXPECT_TRUE(watch.expired());
   EXPECT_TRUE(copy == expected.memory.bytes);
 }
@@ -102,6 +104,7 @@ TEST_P(TransferTest, WrongTokenOrAttemptOrIdIsRefusedAndTheLandingLives) {
   SendRecorder events;
   post_all(*rig.sender, open(rig, good, events), state);
   EXPECT_TRUE(events.complete()) << events.message();
+  EXPECT_TRUE(expected.events.complete()) << expected.events.message();
   EXPECT_TRUE(state.bytes == expected.memory.bytes);
 }
 
@@ -159,7 +162,7 @@ TEST_P(TransferTest, SizesInTheAddressAreCheckedAtPost) {
   ASSERT_TRUE(rig.sender->post(channel, 0, payload(state.record(0).first(1000))).ok());
   ASSERT_TRUE(rig.sender->post(channel, 1, payload(state.record(0).first(2000))).ok());
   ASSERT_TRUE(rig.sender->finish(channel).ok());
-  EXPECT_TRUE(events.complete());
+  EXPECT_TRUE(events.complete()) << events.message();
 }
 
 TEST_P(TransferTest, RepeatedRecordFailsBothEnds) {
@@ -248,6 +251,7 @@ TEST_P(TransferTest, CancelAtEachPhaseLeavesMemoryAlone) {
   SendRecorder events;
   post_all(*rig.sender, open(rig, expected.address, events), state);
   EXPECT_TRUE(events.complete()) << events.message();
+  EXPECT_TRUE(expected.events.complete()) << expected.events.message();
   EXPECT_TRUE(state.bytes == expected.memory.bytes);
 }
 
@@ -258,8 +262,8 @@ TEST_P(TransferTest, CancelOfEndedOrUnknownDoesNothing) {
   SendRecorder events;
   const ChannelId channel = open(rig, expected.address, events);
   post_all(*rig.sender, channel, state);
-  EXPECT_TRUE(events.complete());
-  EXPECT_TRUE(expected.events.complete());
+  EXPECT_TRUE(events.complete()) << events.message();
+  EXPECT_TRUE(expected.events.complete()) << expected.events.message();
   rig.sender->cancel(channel);
   rig.sender->cancel(ChannelId{999});
   rig.receiver->cancel(expected.address.transfer);
@@ -283,7 +287,9 @@ TEST_P(TransferTest, DeadlineOfEitherEndEndsBoth) {
     const ChannelId channel = open(rig, expected.address, events);
     ASSERT_TRUE(rig.sender->post(channel, 0, payload(state.record(0))).ok());
     EXPECT_EQ(expected.events.failure(), Code::kDeadlineExceeded);
-    EXPECT_EQ(events.failure(), Code::kDeadlineExceeded) << events.message();
+    // On a machine so busy that the first message comes later than that, there is no landing.
+    const auto code = events.failure();
+    EXPECT_TRUE(code == Code::kDeadlineExceeded || code == Code::kNotFound) << events.message();
     expected.memory.fill(0x77);
     EXPECT_FALSE(rig.sender->post(channel, 1, payload(state.record(1))).ok());
     usleep(20000);
@@ -294,8 +300,12 @@ TEST_P(TransferTest, DeadlineOfEitherEndEndsBoth) {
     SendRecorder events;
     const ChannelId channel = open(rig, expected.address, events, 200);
     ASSERT_TRUE(rig.sender->post(channel, 0, payload(state.record(0))).ok());
+    const bool opened = expected.events.wait_records(1, 200);
     EXPECT_EQ(events.failure(), Code::kDeadlineExceeded);
-    EXPECT_EQ(expected.events.failure(), Code::kDeadlineExceeded) << expected.events.message();
+    if (!opened) rig.receiver->cancel(expected.address.transfer);  // it never heard of the sender
+    const auto code = expected.events.failure();
+    EXPECT_TRUE(code == Code::kDeadlineExceeded || (!opened && code == Code::kCancelled))
+        << expected.events.message();
   }
 }
 
@@ -331,6 +341,7 @@ TEST_P(TransferTest, ReceiverClosingMidTransferFailsTheSenderAndANewOneTakesOver
   SendRecorder second;
   post_all(*rig.sender, open(rig, again.address, second), state);
   EXPECT_TRUE(second.complete()) << second.message();
+  EXPECT_TRUE(again.events.complete()) << again.events.message();
   EXPECT_TRUE(state.bytes == again.memory.bytes);
 }
 
@@ -358,11 +369,11 @@ TEST_P(TransferTest, TwoSendersAtOnceKeepTheirStatesApart) {
       State state(sizes, seed + static_cast<uint32_t>(i));
       Expected expected(*rig.receiver, sizes);
       SendRecorder events;
-      auto channel = sender.open(expected.address, after_ms(20000), events.fn());
+      auto channel = sender.open(expected.address, after_ms(60000), events.fn());
       ASSERT_TRUE(channel.ok());
       post_all(sender, *channel, state);
       ASSERT_TRUE(events.complete()) << events.message();
-      ASSERT_TRUE(expected.events.complete());
+      ASSERT_TRUE(expected.events.complete()) << expected.events.message();
       ASSERT_TRUE(state.bytes == expected.memory.bytes);
     }
   };
@@ -395,7 +406,7 @@ TEST_P(TransferTest, ManyTransfersInterleavedOnOneSender) {
   for (size_t i = 0; i < kTransfers; ++i) {
     ASSERT_TRUE(rig.sender->finish(channels[i]).ok());
     EXPECT_TRUE(events[i]->complete()) << events[i]->message();
-    EXPECT_TRUE(expected[i]->events.complete());
+    EXPECT_TRUE(expected[i]->events.complete()) << expected[i]->events.message();
     EXPECT_TRUE(states[i]->bytes == expected[i]->memory.bytes);
   }
 }
@@ -411,7 +422,7 @@ TEST_P(TransferTest, TwoHundredTransfersLeakNothing) {
   Rig rig(GetParam());
   const std::vector<size_t> sizes = {200, 300000, 70000};
   State state(sizes);
-  size_t warm_kib = 0;
+  [[maybe_unused]] size_t warm_kib = 0;
   for (int i = 0; i < 200; ++i) {
     Expected expected(*rig.receiver, sizes);
     SendRecorder events;
@@ -425,7 +436,7 @@ TEST_P(TransferTest, TwoHundredTransfersLeakNothing) {
     } else {
       post_all(*rig.sender, channel, state);
       ASSERT_TRUE(events.complete()) << i << " " << events.message();
-      ASSERT_TRUE(expected.events.complete());
+      ASSERT_TRUE(expected.events.complete()) << expected.events.message();
     }
     if (i == 50) warm_kib = resident_kib();
   }

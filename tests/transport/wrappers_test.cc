@@ -27,8 +27,8 @@ TEST_F(WrappersTest, FlippedBitPassesTheTransportUnnoticed) {
   auto sender = corrupt_record(std::move(rig.sender), 1, 8 * 500 + 3);
   const std::vector<std::byte> before = state.bytes;
   send(sender);
-  EXPECT_TRUE(events.complete());
-  EXPECT_TRUE(expected.events.complete());
+  EXPECT_TRUE(events.complete()) << events.message();
+  EXPECT_TRUE(expected.events.complete()) << expected.events.message();
   EXPECT_TRUE(state.bytes == before);
   size_t different = 0;
   for (size_t i = 0; i < state.bytes.size(); ++i) {
@@ -69,6 +69,7 @@ TEST_F(WrappersTest, DelayHoldsBackAndKeepsOrder) {
   const TimePoint start = SteadyClock::now();
   send(sender);
   EXPECT_TRUE(events.complete()) << events.message();
+  EXPECT_TRUE(expected.events.complete()) << expected.events.message();
   EXPECT_GE(ms_between(start, events.ended_at()), 79.0);
   EXPECT_TRUE(state.bytes == expected.memory.bytes);
 }
@@ -88,7 +89,7 @@ TEST_F(WrappersTest, RateIsKept) {
   auto sender = limit_rate(std::move(rig.sender), 20000);
   const TimePoint start = SteadyClock::now();
   send(sender);
-  EXPECT_TRUE(events.complete());
+  EXPECT_TRUE(events.complete()) << events.message();
   EXPECT_GE(ms_between(start, events.ended_at()), 195.0);
 }
 
@@ -107,7 +108,7 @@ TEST_F(WrappersTest, CountsWhatPassesAndCoatsNest) {
   CountingSender& count = *counting;
   std::unique_ptr<Sender> sender = std::move(counting);
   send(sender);
-  EXPECT_TRUE(events.complete());
+  EXPECT_TRUE(events.complete()) << events.message();
   const SendCount seen = count.count();
   EXPECT_EQ(seen.opens, 1u);
   EXPECT_EQ(seen.posts, 3u);
