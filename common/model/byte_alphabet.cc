@@ -1,6 +1,6 @@
 #include "common/model/byte_alphabet.h"
 
-#include "common/model/utf8.h"
+#include "common/base/utf8.h"
 
 namespace akv::model {
 namespace {

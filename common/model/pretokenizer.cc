@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/model/utf8.h"
+#include "common/base/utf8.h"
 
 namespace akv::model {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "common/model/utf8.h"
+#include "common/base/utf8.h"
 
 namespace akv::model {
 namespace {

@@ -1,6 +1,7 @@
-// The real vocabulary: the golden ids, from the model file that the quickstart uses.
+// The real vocabulary and chat template: the golden ids, from the model file of the quickstart.
 #include <filesystem>
 
+#include "common/model/chat_template.h"
 #include "common/model/gguf.h"
 #include "common/model/vocab_loader.h"
 #include "tests/model/text_fixture.h"
@@ -23,6 +24,21 @@ TEST(ModelText, GoldenIds) {
   }
   EXPECT_EQ(tokenizer.end_tokens(), (std::vector<int32_t>{0, 2}));
   EXPECT_EQ(tokenizer.eot(), 2);
+
+  const auto chat = ChatTemplate::parse(vocab->chat_template);
+  ASSERT_TRUE(chat.ok()) << chat.error().message;
+  for (const auto& c : read_golden("model/chat.json")) {
+    std::vector<ChatMessage> messages;
+    for (const auto& m : c["messages"]) messages.push_back({m["role"], m["content"], {}});
+    ChatTemplate::Inputs inputs;
+    inputs.messages = messages;
+    const auto segments = chat->render(inputs);
+    ASSERT_TRUE(segments.ok()) << segments.error().message;
+    std::string rendered;
+    for (const Segment& s : *segments) rendered += s.text;
+    EXPECT_EQ(rendered, c["rendered"].get<std::string>());
+    EXPECT_EQ(encode_chat(tokenizer, *segments), c["ids"].get<std::vector<int32_t>>());
+  }
 }
 
 }  // namespace

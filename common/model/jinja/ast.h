@@ -18,7 +18,7 @@ using ExprPtr = std::unique_ptr<Expr>;
 enum class ExprKind {
   kConstant,     // constant
   kName,         // name
-  kList,         // operands; tuples, too
+  kList,         // operands; a tuple if name is "tuple"
   kDict,         // operands: key, value, key, value, ...
   kAttribute,    // operands[0].name
   kItem,         // operands[0][operands[1]]

@@ -131,7 +131,8 @@ Result<Value> Evaluator::eval_list(const Expr& expr) {
     AKV_ASSIGN_OR_RETURN(Value value, eval(*operand));
     list.push_back(std::move(value));
   }
-  return runtime_.list(std::move(list));
+  AKV_ASSIGN_OR_RETURN(const Value value, runtime_.list(std::move(list)));
+  return expr.name.empty() ? value : value.as_tuple();
 }
 
 Result<Value> Evaluator::eval_dict(const Expr& expr) {

@@ -120,6 +120,7 @@ Result<ExprPtr> ExpressionParser::parse_tuple() {
   AKV_ASSIGN_OR_RETURN(ExprPtr expr, parse());
   if (!cursor_.at_operator(",")) return expr;
   auto tuple = make_expr(ExprKind::kList, std::move(expr));
+  tuple->name = "tuple";
   while (cursor_.take_operator(",")) {
     const bool ends = cursor_.at_operator(")") || cursor_.at(TokenKind::kBlockEnd) ||
                       cursor_.at(TokenKind::kVariableEnd);
@@ -134,6 +135,7 @@ Result<ExprPtr> ExpressionParser::parse_iterable() {
   AKV_ASSIGN_OR_RETURN(ExprPtr expr, parse_or());
   if (!cursor_.at_operator(",")) return expr;
   auto tuple = make_expr(ExprKind::kList, std::move(expr));
+  tuple->name = "tuple";
   while (cursor_.take_operator(",")) {
     AKV_ASSIGN_OR_RETURN(ExprPtr next, parse_or());
     tuple->operands.push_back(std::move(next));
@@ -302,7 +304,11 @@ Result<ExprPtr> ExpressionParser::parse_strings() {
 Result<ExprPtr> ExpressionParser::parse_parentheses() {
   const int line = cursor_.line();
   cursor_.take();
-  if (cursor_.take_operator(")")) return make_expr(ExprKind::kList, line);
+  if (cursor_.take_operator(")")) {
+    auto empty = make_expr(ExprKind::kList, line);
+    empty->name = "tuple";
+    return empty;
+  }
   AKV_ASSIGN_OR_RETURN(ExprPtr expr, parse_tuple());
   if (!cursor_.take_operator(")")) return cursor_.fail("\")\" is missing");
   return expr;

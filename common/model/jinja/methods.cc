@@ -175,7 +175,7 @@ Result<Value> items(Runtime& runtime, const Values& v) {
   List list;
   for (const auto& [key, value] : v[0].as_dict().items) {
     AKV_ASSIGN_OR_RETURN(Value pair, runtime.list({Value::text(key), value}));
-    list.push_back(std::move(pair));
+    list.push_back(pair.as_tuple());
   }
   return runtime.list(std::move(list));
 }

@@ -75,12 +75,13 @@ Status append_repr(std::string& out, const Value& v) {
   } else if (v.is_number()) {
     out += number_text(v);
   } else if (v.is_list()) {
-    out.push_back('[');
+    out.push_back(v.is_tuple() ? '(' : '[');
     for (size_t i = 0; i < v.as_list().size(); ++i) {
       if (i > 0) out += ", ";
       AKV_RETURN_IF_ERROR(append_repr(out, v.as_list()[i]));
     }
-    out.push_back(']');
+    if (v.is_tuple() && v.as_list().size() == 1) out.push_back(',');
+    out.push_back(v.is_tuple() ? ')' : ']');
   } else if (v.is_dict() && !v.is_namespace()) {
     out.push_back('{');
     for (const auto& [key, item] : v.as_dict().items) {

@@ -117,7 +117,7 @@ Result<Value> dictsort(Runtime& runtime, const Values& v) {
   std::vector<std::pair<Value, Value>> pairs;
   for (const auto& [key, value] : v[0].as_dict().items) {
     AKV_ASSIGN_OR_RETURN(Value pair, runtime.list({Value::text(key), value}));
-    pairs.emplace_back(by_value ? value : Value::text(key), std::move(pair));
+    pairs.emplace_back(by_value ? value : Value::text(key), pair.as_tuple());
   }
   AKV_ASSIGN_OR_RETURN(List sorted,
                        sort_by(runtime, std::move(pairs), !v[1].truthy(), v[3].truthy()));

@@ -108,7 +108,7 @@ std::vector<Text> split(const Text& text, const std::string_view* separator, int
   for (skip(true); at < bytes.size(); skip(true)) {
     const size_t begin = at;
     if (!may_split()) {
-      parts.push_back(strip(text.slice(begin, bytes.size()), Sides::kRight, nullptr));
+      parts.push_back(text.slice(begin, bytes.size()));
       break;
     }
     skip(false);

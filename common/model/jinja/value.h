@@ -27,7 +27,7 @@ struct Dict {
   void set(const Text& key, Value value);
 };
 
-struct Function;  // macro or built-in; see interpreter.h
+struct Function;  // macro or built-in; see runtime.h
 
 // Cheap to copy: lists and dicts are shared. Only a namespace is ever changed after it was made.
 class Value {
@@ -45,8 +45,8 @@ class Value {
   // Text of a request: never recognised as control tokens.
   static Value foreign(std::string_view s) { return text(Text::foreign(s)); }
   static Value literal(std::string_view s) { return text(Text::literal(s)); }
-  static Value list(List l) { return Value(std::make_shared<const List>(std::move(l))); }
-  static Value dict(Dict d) { return Value(std::make_shared<Dict>(std::move(d))); }
+  static Value list(List l);
+  static Value dict(Dict d);
   static Value function(std::shared_ptr<const Function> f) { return Value(std::move(f)); }
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(v_); }
@@ -71,6 +71,18 @@ class Value {
   const Function& as_function() const { return *std::get<std::shared_ptr<const Function>>(v_); }
   const std::string& undefined_name() const { return std::get<Undefined>(v_).name; }
 
+  // A list that prints as Python's tuple; nothing else tells the two apart.
+  Value as_tuple() const {
+    Value copy = *this;
+    copy.is_tuple_ = true;
+    return copy;
+  }
+  bool is_tuple() const { return is_tuple_; }
+  bool is_namespace() const { return is_dict() && as_dict().is_namespace; }
+  // Levels of lists and dicts inside each other, 0 for scalars; at most 255 is told apart. The
+  // evaluator keeps it small, so that recursion over a value is bounded.
+  int depth() const { return depth_; }
+
   bool truthy() const;
   // "string", "mapping" and so on, for messages.
   std::string_view kind() const;
@@ -81,8 +93,10 @@ class Value {
   using Variant = std::variant<Undefined, std::nullptr_t, bool, int64_t, double,
                                std::shared_ptr<const Text>, std::shared_ptr<const List>,
                                std::shared_ptr<Dict>, std::shared_ptr<const Function>>;
-  explicit Value(Variant v) : v_(std::move(v)) {}
+  explicit Value(Variant v, uint8_t depth = 0) : v_(std::move(v)), depth_(depth) {}
   Variant v_;
+  uint8_t depth_ = 0;
+  bool is_tuple_ = false;
 };
 
 // Parses JSON text (a request's chat_template_kwargs, tools, ...): every string in it is foreign.

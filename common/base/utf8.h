@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace akv::model {
+namespace akv {
 
 enum class Utf8State {
   kValid,       // `length` bytes are one character
@@ -29,4 +29,4 @@ void utf8_append(std::string& out, char32_t code_point);
 // Code points (each invalid subpart counts as one), for character indices and lengths.
 size_t utf8_length(std::string_view bytes);
 
-}  // namespace akv::model
+}  // namespace akv

@@ -1,8 +1,8 @@
-#include "common/model/utf8.h"
+#include "common/base/utf8.h"
 
 #include <cstdint>
 
-namespace akv::model {
+namespace akv {
 namespace {
 
 struct Lead {
@@ -78,4 +78,4 @@ size_t utf8_length(std::string_view bytes) {
   return n;
 }
 
-}  // namespace akv::model
+}  // namespace akv
