@@ -67,21 +67,21 @@ bool Generation::submit(size_t index) {
     closed = closed_;
   }
   // Whoever closed meanwhile could not know this one.
-  if (closed) service_.cancel(choice.handle, "request ended");
+  if (closed) service_.cancel(choice.handle, close_reason_);
   return !closed;
 }
 
-std::vector<GenerationService::Handle> Generation::close() {
+std::vector<GenerationService::Handle> Generation::close(std::string reason) {
   std::vector<GenerationService::Handle> open;
   if (std::exchange(closed_, true)) return open;
+  close_reason_ = std::move(reason);
   for (const Choice& choice : choices_)
     if (choice.submitted && !choice.done) open.push_back(choice.handle);
   return open;
 }
 
-void Generation::cancel(const std::vector<GenerationService::Handle>& handles,
-                        std::string_view reason) {
-  for (const GenerationService::Handle handle : handles) service_.cancel(handle, reason);
+void Generation::cancel(const std::vector<GenerationService::Handle>& handles) {
+  for (const GenerationService::Handle handle : handles) service_.cancel(handle, close_reason_);
 }
 
 void Generation::client_gone() {
@@ -89,9 +89,9 @@ void Generation::client_gone() {
   {
     const std::lock_guard lock(lock_);
     if (closed_) return;
-    open = close();
+    open = close("client gone");
   }
-  cancel(open, "client gone");
+  cancel(open);
   call_->report("client_gone", 499);
 }
 
@@ -100,9 +100,9 @@ void Generation::fail(const GenerationError& error) {
   {
     const std::lock_guard lock(lock_);
     if (closed_) return;
-    open = close();
+    open = close("another choice failed");
   }
-  cancel(open, "another choice failed");
+  cancel(open);
   const proto::ApiError api = api_error(error.error);
   if (!call_->fail(api, retry_headers(error.error, error.retry_after_ms))) {
     // The status line is out: an event has to say it, and the stream ends without [DONE].

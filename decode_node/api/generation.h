@@ -59,8 +59,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   bool submit(size_t index);
-  std::vector<GenerationService::Handle> close();  // under lock_
-  void cancel(const std::vector<GenerationService::Handle>& handles, std::string_view reason);
+  // Under lock_: no more calls are taken; returns what is to be cancelled outside of it.
+  std::vector<GenerationService::Handle> close(std::string reason);
+  void cancel(const std::vector<GenerationService::Handle>& handles);
   void fail(const GenerationError& error);
   void observe_tokens(Choice& choice);
   void send_piece(Choice& choice, size_t index, TextAssembler::Piece&& piece);
@@ -76,7 +77,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Guarded by lock_.
   std::vector<Choice> choices_;
   size_t remaining_ = 0;
-  bool closed_ = false;  // answered, failed or gone: late calls of the service are dropped
+  bool closed_ = false;       // answered, failed or gone: late calls of the service are dropped
+  std::string close_reason_;  // constant once closed_
   proto::Usage usage_;
   std::optional<proto::KvReport> kv_;
 };
