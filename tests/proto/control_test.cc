@@ -100,6 +100,27 @@ TEST(Control, EveryMessageComesBack) {
   EXPECT_EQ(*decode_load(encode_load(load)).value, load);
 }
 
+// The worked example of proto/README.md.
+TEST(Control, TheWorkedExample) {
+  Prefill m;
+  m.ref.id = "9f2c";
+  m.request_id = "r-1";
+  m.token_ids = {1, 4370, 346};
+  m.sampling.temperature = 0;
+  m.sampling.seed = 7;
+  m.deadline_ms = 600000;
+  const Frames frames = encode(m);
+  EXPECT_EQ(frames.body,
+            R"({"attempt":0,"codec":{"codec":"anchorkv","min_compress_tokens":512,)"
+            R"("on_unreachable":"best","options":[],"profile":"pooled","theta":0.05},)"
+            R"("deadline_ms":600000,"id":"9f2c","max_tokens":1,"plan_hash":0,"request_id":"r-1",)"
+            R"("sampling":{"frequency_penalty":0.0,"ignore_eos":false,"logit_bias":[],)"
+            R"("logprobs":-1,"min_p":0.0,"min_tokens":0,"presence_penalty":0.0,)"
+            R"("repetition_penalty":1.0,"seed":7,"stop_token_ids":[],"temperature":0.0,)"
+            R"("top_k":0,"top_p":1.0},"state_bytes":0})");
+  EXPECT_EQ(frames.blob, std::string("\1\0\0\0\x12\x11\0\0\x5a\1\0\0", 12));
+}
+
 TEST(Control, ImpossibleLogprobsStayNumbers) {
   const float inf = std::numeric_limits<float>::infinity();
   const auto decoded = again(FirstToken{{"r", 0}, {1, -inf, {{2, -inf}}}, 0, 0});
