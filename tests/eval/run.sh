@@ -9,7 +9,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib.sh"
 cd "$AKV_ROOT"
-deploy/install-deps.sh eval
+deploy/install-deps.sh --eval
 [[ -f build/release/build.ninja ]] || step "configure" cmake --preset release
 step "build" ninja -C build/release -j "$(build_jobs)" fidelity
 exec "$AKV_VENV/bin/python" tests/eval/run.py \
