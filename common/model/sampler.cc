@@ -170,10 +170,15 @@ class Draw {
 };
 
 bool Draw::all_finite() const {
-  // x - x is 0 for finite x and NaN otherwise, so that the loop has no branches.
-  float poison = 0;
-  for (const float x : logits_) poison += x - x;
-  return poison == 0;
+  // x - x is 0 for finite x and NaN otherwise, so that the loop has no branches; several sums, so
+  // that it does not wait for one.
+  float poison[8] = {};
+  const size_t whole = logits_.size() / 8 * 8;
+  for (size_t i = 0; i < whole; i += 8) {
+    for (size_t j = 0; j < 8; ++j) poison[j] += logits_[i + j] - logits_[i + j];
+  }
+  for (size_t i = whole; i < logits_.size(); ++i) poison[0] += logits_[i] - logits_[i];
+  return std::all_of(std::begin(poison), std::end(poison), [](float p) { return p == 0; });
 }
 
 void Draw::take_logprobs(Sampled& out) {
@@ -236,11 +241,20 @@ void Draw::apply_penalties() {
 }
 
 Candidate Draw::best() const {
-  Candidate top{kMinusInfinity, -1};
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    if (logits_[i] > top.logit) top = {logits_[i], static_cast<int32_t>(i)};
+  // The maximum in eight lanes without branches, then the first place where it stands.
+  float lanes[8];
+  std::fill(std::begin(lanes), std::end(lanes), kMinusInfinity);
+  const size_t whole = logits_.size() / 8 * 8;
+  for (size_t i = 0; i < whole; i += 8) {
+    for (size_t j = 0; j < 8; ++j) {
+      lanes[j] = logits_[i + j] > lanes[j] ? logits_[i + j] : lanes[j];
+    }
   }
-  return top;
+  float top = *std::max_element(std::begin(lanes), std::end(lanes));
+  for (size_t i = whole; i < logits_.size(); ++i) top = std::max(top, logits_[i]);
+  if (top == kMinusInfinity) return {top, -1};
+  const auto at = std::find(logits_.begin(), logits_.end(), top);
+  return {top, static_cast<int32_t>(at - logits_.begin())};
 }
 
 // The whole distribution, in the order of ids: nothing to sort.
@@ -266,9 +280,21 @@ void Draw::keep_top_k() {
 // Sorts only as far down as the mass needs: blocks that double, each split off in linear time.
 void Draw::keep_top_p(float top_logit) {
   auto& all = scratch_.candidates;
+  auto& weights = scratch_.weights;
+  weights.resize(all.size());
   double total = 0;
-  for (const Candidate& c : all) total += weight(c.logit, top_logit);
+  for (size_t i = 0; i < all.size(); ++i) {
+    total += weights[i] = weight(all[i].logit, top_logit);
+  }
   const double wanted = params_.top_p * total;
+  // All candidates lighter than this together weigh less than what may be left out, so none of
+  // them is needed; what remains to be sorted is short.
+  const double negligible = (total - wanted) / static_cast<double>(all.size());
+  size_t kept = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (weights[i] >= negligible) all[kept++] = all[i];
+  }
+  all.resize(kept);
   double mass = 0;
   size_t done = 0;
   for (size_t block = 64; done < all.size(); block *= 2) {
