@@ -91,9 +91,11 @@ Ordered usage_object(const Usage& usage) {
 }
 
 Ordered kv_object(const KvReport& kv) {
-  const double ratio = kv.state_bytes == 0 ? 0.0
-                                           : static_cast<double>(kv.dense_bytes) /
-                                                 static_cast<double>(kv.state_bytes);
+  // A dense state is not compressed: its header does not make it "0.99 times".
+  double ratio = 1.0;
+  if (kv.codec != "none" && kv.state_bytes > 0) {
+    ratio = static_cast<double>(kv.dense_bytes) / static_cast<double>(kv.state_bytes);
+  }
   return {{"codec", kv.codec},
           {"profile", kv.profile},
           {"theta", kv.theta},
