@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -55,29 +56,28 @@ Result<Method> parse_method(const std::string& text) {
     if (*end != '\0') return make_error(Code::kInvalidArgument, text + ": theta is no number");
     rest = rest.substr(0, at);
   }
-  size_t plus = rest.find('+');
-  const std::string name = rest.substr(0, plus);
-  if (name == "full") {
+  std::vector<std::string> parts;
+  std::stringstream stream(rest);
+  for (std::string part; std::getline(stream, part, '+');) {
+    // A value may hold a plus of its own: widths=2+4.
+    if (parts.size() > 1 && part.find('=') == std::string::npos) {
+      parts.back() += "+" + part;
+    } else {
+      parts.push_back(part);
+    }
+  }
+  if (parts.empty()) return make_error(Code::kInvalidArgument, "a method has no name");
+  if (parts[0] == "full") {
     method.choice.codec = "none";
   } else {
-    method.choice.profile = name;
+    method.choice.profile = parts[0];
   }
-  while (plus != std::string::npos) {
-    const size_t next = rest.find('+', rest.find('=', plus) == std::string::npos
-                                           ? plus + 1
-                                           : rest.find('=', plus) + 1);
-    // widths=2+4 holds a plus of its own.
-    std::string option = rest.substr(plus + 1, next == std::string::npos ? next : next - plus - 1);
-    plus = next;
-    if (plus != std::string::npos && rest.find('=', plus) == std::string::npos) {
-      option += rest.substr(plus);
-      plus = std::string::npos;
-    }
-    const size_t equals = option.find('=');
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const size_t equals = parts[i].find('=');
     if (equals == std::string::npos) {
-      return make_error(Code::kInvalidArgument, text + ": '" + option + "' is not OPTION=VALUE");
+      return make_error(Code::kInvalidArgument, text + ": '" + parts[i] + "' is no OPTION=VALUE");
     }
-    method.choice.options.emplace_back(option.substr(0, equals), option.substr(equals + 1));
+    method.choice.options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
   }
   AKV_RETURN_IF_ERROR(model::plan_request(method.choice));
   return method;
@@ -148,9 +148,9 @@ Result<std::vector<Built>> prefill(prefill::LayerStream& stream, const Sample& s
   for (const Method& method : methods) {
     Built built;
     built.method = &method;
-    AKV_ASSIGN_OR_RETURN(built.plan,
-                         model::plan_state(model, static_cast<int64_t>(sample.prompt.size()),
-                                           method.choice));
+    AKV_ASSIGN_OR_RETURN(
+        built.plan,
+        model::plan_state(model, static_cast<int64_t>(sample.prompt.size()), method.choice));
     AKV_ASSIGN_OR_RETURN(built.buffer, kv::StateBuffer::create(built.plan));
     built.checksum = kv::write_header(built.plan, identity, built.buffer.header(built.plan));
     states.push_back(std::move(built));
@@ -262,8 +262,7 @@ Status run(const Arguments& arguments) {
     AKV_ASSIGN_OR_RETURN(const auto reference, answer_logprobs(engine, sample, states[0]));
     for (size_t i = 1; i < states.size(); ++i) {
       AKV_ASSIGN_OR_RETURN(const auto logprobs, answer_logprobs(engine, sample, states[i]));
-      print_row(sample, states[i], reference, logprobs,
-                static_cast<size_t>(model->config().vocab));
+      print_row(sample, states[i], reference, logprobs, static_cast<size_t>(model->config().vocab));
     }
   }
   return {};
