@@ -21,17 +21,43 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kBeatMs = 100;
+// Tests of losses beat quickly; the others slowly, so that a busy machine loses nobody.
+constexpr int kBeatMs = 150;
+constexpr int kSlowBeatMs = 3000;
+
+struct StationSetup {
+  uint16_t port = 0;
+  std::optional<CurveOptions> curve;
+  std::string load = "{}";
+  bool echo = false;
+  int beat_ms = kSlowBeatMs;
+};
+StationSetup quick(uint16_t port = 0) {
+  StationSetup setup;
+  setup.port = port;
+  setup.beat_ms = kBeatMs;
+  return setup;
+}
+StationSetup with_curve(CurveOptions curve) {
+  StationSetup setup;
+  setup.curve = std::move(curve);
+  return setup;
+}
+StationSetup with_load(std::string load) {
+  StationSetup setup;
+  setup.load = std::move(load);
+  return setup;
+}
 
 // A loop that writes down what it sees and can be waited for.
 class Station {
  public:
-  explicit Station(bool bind, uint16_t port = 0, std::optional<CurveOptions> curve = {},
-                   int beat_ms = kBeatMs) {
+  explicit Station(bool bind) : Station(bind, StationSetup()) {}
+  Station(bool bind, StationSetup setup) : load(std::move(setup.load)), echo(setup.echo) {
     ControlLoopOptions options;
-    if (bind) options.bind = HostPort{"127.0.0.1", port};
-    options.curve = std::move(curve);
-    options.heartbeat_ms = beat_ms;
+    if (bind) options.bind = HostPort{"127.0.0.1", setup.port};
+    options.curve = std::move(setup.curve);
+    options.heartbeat_ms = setup.beat_ms;
     options.reconnect_min_ms = 20;
     options.reconnect_max_ms = 200;
     Result<std::unique_ptr<ControlLoop>> created = ControlLoop::create(options);
@@ -41,8 +67,8 @@ class Station {
     ControlHandlers handlers;
     handlers.on_peer = [this](const PeerEvent& event) { note(events, event); };
     handlers.on_message = [this](PeerId peer, ControlMessage&& message) {
+      if (echo) (void)loop->send(peer, message);
       note(messages, std::pair(peer, std::move(message)));
-      if (echo) (void)loop->send(peer, messages.back().second);
     };
     handlers.on_heartbeat = [this](PeerId, std::string_view body) {
       note(beats, std::string(body));
@@ -69,9 +95,27 @@ class Station {
     return std::count_if(events.begin(), events.end(),
                          [&](const PeerEvent& e) { return e.up == up; });
   }
-  PeerId last_peer() {
+  PeerEvent last_event() {
     const std::lock_guard lock(mutex);
-    return events.back().peer;
+    return events.empty() ? PeerEvent{} : events.back();
+  }
+  PeerId last_peer() { return last_event().peer; }
+  // What was seen so far; the lists themselves only in wait_for().
+  std::vector<PeerEvent> seen_events() {
+    const std::lock_guard lock(mutex);
+    return events;
+  }
+  std::vector<std::string> seen_beats() {
+    const std::lock_guard lock(mutex);
+    return beats;
+  }
+  std::vector<std::pair<PeerId, ControlMessage>> seen_messages() {
+    const std::lock_guard lock(mutex);
+    return messages;
+  }
+  size_t seen_up() {
+    const std::lock_guard lock(mutex);
+    return count(true);
   }
   Status send(PeerId peer, ControlMessage message) {
     std::promise<Status> sent;
@@ -86,8 +130,8 @@ class Station {
   }
 
   std::unique_ptr<ControlLoop> loop;
-  std::string load = "{}";
-  bool echo = false;
+  const std::string load;
+  const bool echo;
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<PeerEvent> events;
@@ -106,38 +150,37 @@ class Station {
 };
 
 TEST(ControlLoop, PeersMeetTalkAndCarryLoad) {
-  Station server(true);
-  Station client(false);
-  server.load = "server load";
-  client.load = "client load";
+  Station server(true, with_load("server load"));
+  Station client(false, with_load("client load"));
   const PeerId peer = client.loop->dial(*server.loop->address());
   ASSERT_TRUE(client.wait_up());
   ASSERT_TRUE(server.wait_up());
-  EXPECT_TRUE(client.events[0].dialed);
-  EXPECT_EQ(client.events[0].peer, peer);
-  EXPECT_EQ(client.events[0].address, server.loop->address()->str());
-  EXPECT_FALSE(server.events[0].dialed);
+  EXPECT_TRUE(client.seen_events()[0].dialed);
+  EXPECT_EQ(client.seen_events()[0].peer, peer);
+  EXPECT_EQ(client.seen_events()[0].address, server.loop->address()->str());
+  EXPECT_FALSE(server.seen_events()[0].dialed);
   ASSERT_TRUE(client.wait_for([&] { return !client.beats.empty(); }));
   ASSERT_TRUE(server.wait_for([&] { return !server.beats.empty(); }));
-  EXPECT_EQ(client.beats[0], "server load");
-  EXPECT_EQ(server.beats[0], "client load");
+  EXPECT_EQ(client.seen_beats()[0], "server load");
+  EXPECT_EQ(server.seen_beats()[0], "client load");
 
   const ControlMessage hello{"HELLO", R"({"role":"frontdoor"})", std::string("\0\1\2", 3)};
   ASSERT_TRUE(client.send(peer, hello).ok());
   ASSERT_TRUE(server.wait_for([&] { return server.messages.size() == 1; }));
-  EXPECT_EQ(server.messages[0].second.type, hello.type);
-  EXPECT_EQ(server.messages[0].second.body, hello.body);
-  EXPECT_EQ(server.messages[0].second.blob, hello.blob);
-  ASSERT_TRUE(server.send(server.messages[0].first, {"WELCOME", "{}", ""}).ok());
+  EXPECT_EQ(server.seen_messages()[0].second.type, hello.type);
+  EXPECT_EQ(server.seen_messages()[0].second.body, hello.body);
+  EXPECT_EQ(server.seen_messages()[0].second.blob, hello.blob);
+  ASSERT_TRUE(server.send(server.seen_messages()[0].first, {"WELCOME", "{}", ""}).ok());
   ASSERT_TRUE(client.wait_for([&] { return client.messages.size() == 1; }));
-  EXPECT_EQ(client.messages[0].first, peer);
-  EXPECT_EQ(client.messages[0].second.type, "WELCOME");
+  EXPECT_EQ(client.seen_messages()[0].first, peer);
+  EXPECT_EQ(client.seen_messages()[0].second.type, "WELCOME");
   EXPECT_GE(client.on_loop([&] { return client.loop->silence_ms(peer); }), 0);
 }
 
 TEST(ControlLoop, MessagesKeepTheirOrderAndAreNotLost) {
-  Station server(true);
-  server.echo = true;
+  StationSetup echo;
+  echo.echo = true;
+  Station server(true, echo);
   Station client(false);
   const PeerId peer = client.loop->dial(*server.loop->address());
   ASSERT_TRUE(client.wait_up());
@@ -147,7 +190,8 @@ TEST(ControlLoop, MessagesKeepTheirOrderAndAreNotLost) {
       EXPECT_TRUE(client.loop->send(peer, {"N", std::to_string(i), ""}).ok());
   });
   ASSERT_TRUE(client.wait_for([&] { return client.messages.size() == kCount; }));
-  for (size_t i = 0; i < kCount; ++i) EXPECT_EQ(client.messages[i].second.body, std::to_string(i));
+  const auto messages = client.seen_messages();
+  for (size_t i = 0; i < kCount; ++i) EXPECT_EQ(messages[i].second.body, std::to_string(i));
 }
 
 TEST(ControlLoop, BoundsOfMessages) {
@@ -163,7 +207,7 @@ TEST(ControlLoop, BoundsOfMessages) {
   const std::string ids(4 << 20, '\7');
   ASSERT_TRUE(client.send(peer, {"PREFILL", "{}", ids}).ok());
   ASSERT_TRUE(server.wait_for([&] { return server.messages.size() == 1; }));
-  EXPECT_EQ(server.messages[0].second.blob, ids);
+  EXPECT_EQ(server.seen_messages()[0].second.blob, ids);
 }
 
 TEST(ControlLoop, AFullSendQueueIsSaid) {
@@ -288,11 +332,11 @@ TEST(ControlLoop, ATakenPortIsSaid) {
 TEST(ControlLoop, ADialledPeerMayComeLaterAndComeBackOnItsPort) {
   uint16_t port = 0;
   { port = Station(true).loop->address()->port; }
-  Station client(false);
+  Station client(false, quick());
   const PeerId peer = client.loop->dial({"127.0.0.1", port});
   EXPECT_FALSE(client.wait_for([&] { return !client.events.empty(); }, 200));
   for (size_t round = 1; round <= 3; ++round) {
-    Station server(true, port);
+    Station server(true, quick(port));
     ASSERT_TRUE(client.wait_up(round));
     ASSERT_TRUE(server.wait_up());
     EXPECT_EQ(client.last_peer(), peer);
@@ -300,14 +344,14 @@ TEST(ControlLoop, ADialledPeerMayComeLaterAndComeBackOnItsPort) {
     server.loop.reset();
     // A closed connection is seen before heartbeats would be missed.
     ASSERT_TRUE(client.wait_down(round));
-    EXPECT_EQ(client.events.back().reason, "connection lost");
+    EXPECT_EQ(client.last_event().reason, "connection lost");
   }
   EXPECT_EQ(client.send(peer, {"A", "", ""}).error().code, Code::kUnavailable);
 }
 
 TEST(ControlLoop, AStoppedLoopOfADiallerIsMissed) {
-  Station server(true);
-  auto client = std::make_unique<Station>(false);
+  Station server(true, quick());
+  auto client = std::make_unique<Station>(false, quick());
   client->loop->dial(*server.loop->address());
   ASSERT_TRUE(server.wait_up());
   const PeerId peer = server.last_peer();
@@ -315,20 +359,20 @@ TEST(ControlLoop, AStoppedLoopOfADiallerIsMissed) {
   const TimePoint gone = SteadyClock::now();
   ASSERT_TRUE(server.wait_down());
   EXPECT_LT(ms_since(gone), 10 * kBeatMs);
-  EXPECT_EQ(server.events.back().peer, peer);
-  EXPECT_EQ(server.events.back().reason, "heartbeat lost");
+  EXPECT_EQ(server.last_event().peer, peer);
+  EXPECT_EQ(server.last_event().reason, "heartbeat lost");
   EXPECT_EQ(server.send(peer, {"A", "", ""}).error().code, Code::kUnavailable);
 }
 
 TEST(ControlLoop, HangUpIsQuiet) {
-  Station server(true);
-  Station client(false);
+  Station server(true, quick());
+  Station client(false, quick());
   const PeerId peer = client.loop->dial(*server.loop->address());
   ASSERT_TRUE(client.wait_up());
   client.loop->hang_up(peer);
   ASSERT_TRUE(server.wait_down());
   EXPECT_FALSE(client.on_loop([&] { return client.loop->is_up(peer); }));
-  EXPECT_EQ(client.count(false), 0u);
+  EXPECT_EQ(client.seen_events().size(), 1u);
 }
 
 // A server in a process of its own, to be stopped and killed.
@@ -338,7 +382,7 @@ class Child {
     pid_ = fork();
     if (pid_ != 0) return;
     // Only this thread exists here; the loop starts its own.
-    Station server(true, port);
+    Station server(true, quick(port));
     pause();
     _exit(0);
   }
@@ -357,20 +401,20 @@ TEST(ControlLoop, AStoppedProcessIsFoundByHeartbeatsAndComesBack) {
   uint16_t port = 0;
   { port = Station(true).loop->address()->port; }
   const Child child(port);
-  Station client(false);
+  Station client(false, quick());
   const PeerId peer = client.loop->dial({"127.0.0.1", port});
   ASSERT_TRUE(client.wait_up());
   child.signal(SIGSTOP);
   const TimePoint stopped = SteadyClock::now();
   ASSERT_TRUE(client.wait_down());
-  EXPECT_EQ(client.events.back().reason, "heartbeat lost");
+  EXPECT_EQ(client.last_event().reason, "heartbeat lost");
   EXPECT_GT(ms_since(stopped), 2 * kBeatMs);
   child.signal(SIGCONT);
   ASSERT_TRUE(client.wait_up(2));
   EXPECT_EQ(client.last_peer(), peer);
   child.signal(SIGKILL);
   ASSERT_TRUE(client.wait_down(2));
-  EXPECT_EQ(client.events.back().reason, "connection lost");
+  EXPECT_EQ(client.last_event().reason, "connection lost");
 }
 
 // ---- CURVE ------------------------------------------------------------------------------------
@@ -381,8 +425,8 @@ CurveOptions pool_of(const CurveKeys& keys, std::vector<CurvePeer> peers = {}) {
 
 TEST(ControlLoopCurve, OneKeyPairForAPoolIsAccepted) {
   const CurveKeys keys = make_curve_keys().value();
-  Station server(true, 0, pool_of(keys));
-  Station client(false, 0, pool_of(keys));
+  Station server(true, with_curve(pool_of(keys)));
+  Station client(false, with_curve(pool_of(keys)));
   const PeerId peer = client.loop->dial(*server.loop->address());
   ASSERT_TRUE(client.wait_up());
   ASSERT_TRUE(client.send(peer, {"HELLO", "{}", ""}).ok());
@@ -392,14 +436,14 @@ TEST(ControlLoopCurve, OneKeyPairForAPoolIsAccepted) {
 TEST(ControlLoopCurve, UnknownKeysAreRefusedUntilTheyAreListed) {
   const CurveKeys server_keys = make_curve_keys().value();
   const CurveKeys client_keys = make_curve_keys().value();
-  Station server(true, 0, pool_of(server_keys));
+  Station server(true, with_curve(pool_of(server_keys)));
   const std::string address = server.loop->address()->str();
-  Station client(false, 0, pool_of(client_keys, {{server_keys.public_key, address}}));
+  Station client(false, with_curve(pool_of(client_keys, {{server_keys.public_key, address}})));
   client.loop->dial(*server.loop->address());
   ASSERT_TRUE(client.wait_for([&] { return !client.events.empty(); }));
-  EXPECT_FALSE(client.events[0].up);
-  EXPECT_THAT(client.events[0].reason, HasSubstr("handshake refused"));
-  EXPECT_EQ(server.count(true), 0u);
+  EXPECT_FALSE(client.seen_events()[0].up);
+  EXPECT_THAT(client.seen_events()[0].reason, HasSubstr("handshake refused"));
+  EXPECT_EQ(server.seen_up(), 0u);
   server.loop->set_curve_peers({{client_keys.public_key, ""}});
   EXPECT_TRUE(client.wait_up());
 }
@@ -407,20 +451,21 @@ TEST(ControlLoopCurve, UnknownKeysAreRefusedUntilTheyAreListed) {
 TEST(ControlLoopCurve, AServerWithAnotherKeyIsNotTrusted) {
   const CurveKeys client_keys = make_curve_keys().value();
   const CurveKeys wrong = make_curve_keys().value();
-  Station server(true, 0, pool_of(make_curve_keys().value(), {{client_keys.public_key, ""}}));
-  Station client(false, 0,
-                 pool_of(client_keys, {{wrong.public_key, server.loop->address()->str()}}));
+  Station server(true,
+                 with_curve(pool_of(make_curve_keys().value(), {{client_keys.public_key, ""}})));
+  Station client(
+      false, with_curve(pool_of(client_keys, {{wrong.public_key, server.loop->address()->str()}})));
   client.loop->dial(*server.loop->address());
   EXPECT_FALSE(client.wait_for([&] { return client.count(true) > 0; }, 800));
 }
 
 TEST(ControlLoopCurve, AClientWithoutKeysIsRefused) {
   const CurveKeys keys = make_curve_keys().value();
-  Station server(true, 0, pool_of(keys));
+  Station server(true, with_curve(pool_of(keys)));
   Station client(false);
   client.loop->dial(*server.loop->address());
   EXPECT_FALSE(client.wait_for([&] { return client.count(true) > 0; }, 800));
-  EXPECT_EQ(server.count(true), 0u);
+  EXPECT_EQ(server.seen_up(), 0u);
 }
 
 TEST(CurveFiles, AreReadAndTheirFaultsNamed) {
