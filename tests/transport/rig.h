@@ -122,7 +122,7 @@ struct State {
     for (size_t i = 0; i < sizes.size(); ++i) out.push_back(record(i));
     return out;
   }
-  void fill(int value) { std::memset(bytes.data(), value, bytes.size()); }
+  void fill(int value) { std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(value)); }
   bool all(int value) const {
     return bytes.empty() || (bytes[0] == static_cast<std::byte>(value) &&
                              std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
