@@ -1,5 +1,7 @@
 #include "common/model/chat_template.h"
 
+#include <random>
+
 #include "common/model/jinja/interpreter.h"
 #include "common/model/jinja/parser.h"
 #include "tests/model/text_fixture.h"
@@ -360,6 +362,39 @@ TEST(ChatTemplate, RaisedErrorsAreTheTemplatesOwnWords) {
   const auto segments = render(parsed("\n{{ raise_exception('No system!') }}"), {});
   EXPECT_EQ(segments.error().message, "No system!");
   EXPECT_EQ(segments.error().param, "messages");
+}
+
+// A model file's template is not trusted: broken ones end in an error or in text within the limits.
+TEST(ChatTemplate, MutatedTemplatesNeverCrashNorRunAway) {
+  const auto golden = read_golden("chat_template/templates.json");
+  const std::vector<ChatMessage> messages = {{"system", "s", {}}, {"user", "u", {}}};
+  const std::string_view parts[] = {"{{",  "}}",     "{%",    "%}",  "-%}", "(",
+                                    ")",   "[::-1]", "|join", "*99", ".x",  " is ",
+                                    "set", "'",      "\\",    "{#",  "ns",  "\xFF"};
+  ChatTemplateLimits limits;
+  limits.max_steps = 20000;
+  limits.max_output_bytes = 50000;
+  std::mt19937 rng(17);
+  int rendered = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string source = golden[rng() % golden.size()]["source"];
+    for (size_t n = 1 + rng() % 4; n > 0; --n) {
+      const size_t at = rng() % source.size();
+      if (rng() % 2 == 0) {
+        source.erase(at, 1 + rng() % 8);
+      } else {
+        source.insert(at, parts[rng() % std::size(parts)]);
+      }
+      if (source.empty()) source = "x";
+    }
+    const auto t = ChatTemplate::parse(source, limits);
+    if (!t.ok()) continue;
+    const auto segments = render(*t, messages);
+    if (!segments.ok()) continue;
+    ++rendered;
+    EXPECT_LE(joined(*segments).size(), limits.max_output_bytes);
+  }
+  EXPECT_GT(rendered, 100) << "hardly any mutation was looked at beyond the parser";
 }
 
 TEST(JinjaJson, BadOrDeepTextIsRefused) {
