@@ -1,11 +1,10 @@
 // Nearest anchor and coefficient of every non-window token, for one side of one KV head (Eq. 1, 2).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "kernels/codec_scratch.h"
-#include "kernels/parallel.h"
 #include "kernels/types.h"
 
 namespace akv::kernels {
@@ -47,8 +46,10 @@ struct Assignment {
 // the best in f32 are decided in double, so equal anchors tie on every CPU. gamma is a double
 // quotient, rounded for storage before the residual is formed. An anchor takes its own slot with
 // gamma 1, a zero vector slot 0 with gamma 0; a zero anchor is no candidate.
-void assign_anchors(const AssignParams& params, const Assignment& out, CodecScratch& scratch,
-                    const Parallel& parallel);
+// One chunk of kCodecChunk tokens; chunks may run on different threads. scratch:
+// assign_scratch_floats() floats.
+void assign_chunk(const AssignParams& params, const Assignment& out, int64_t chunk, float* scratch);
+size_t assign_scratch_floats(int head_dim, int anchors);
 
 // gamma (and the residual) of tokens whose slots are given: out.slot is read, the rest written.
 void project_on_slots(const AssignParams& params, const Assignment& out);

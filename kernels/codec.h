@@ -25,7 +25,7 @@ inline constexpr double kEta2 = 0.117482;
 inline constexpr double kEta4 = 0.009497;
 
 // Head dimensions the codec takes: multiples of 16 up to this.
-inline constexpr int kMaxHeadDim = 512;
+inline constexpr int kMaxHeadDim = 256;
 inline constexpr bool head_dim_supported(int head_dim) {
   return head_dim >= 16 && head_dim <= kMaxHeadDim && head_dim % 16 == 0;
 }

@@ -37,8 +37,10 @@ struct ObservedHead {
 // Results for one head; reused from head to head. `lanes` is m padded to 16; padding is zero.
 struct Observation {
   int lanes = 0;
-  std::vector<float> alpha;       // [S][lanes], attention weights of all causally visible tokens;
-                                  // normalised in rows before P only
+  // Attention weight of token t for query w: alpha[t][w] * factor[t / kCodecChunk][w]. alpha is
+  // kept relative to the running maximum it was computed under, so that it is written once.
+  std::vector<float> alpha;       // [S][lanes]
+  std::vector<float> factor;      // [chunks][lanes]
   std::vector<float> mean_alpha;  // [P], over the m queries
   std::vector<float> q_t;         // [D][lanes], queries / sqrt(D)
   std::vector<float> y;           // [lanes][D], attention outputs
@@ -46,7 +48,7 @@ struct Observation {
   std::vector<float> q2;          // [lanes], |q|^2 / D
   std::vector<float> y2;          // [lanes], |y|^2
   // Of the spans of chunks that are summed apart and joined in order.
-  std::vector<float> chunk_max, span_max, span_sum, span_y, factor;
+  std::vector<float> chunk_max, span_max, span_sum, span_y;
   size_t bytes() const;
 };
 

@@ -19,19 +19,6 @@ namespace {
 
 constexpr int64_t kBlock = 64;  // residuals of one coding task
 
-kernels::AssignParams assign_params(const bf16* x, int64_t stride, int64_t prefix,
-                                    const kernels::AnchorRows& anchors, const int32_t* positions,
-                                    const CodecOptions& o) {
-  kernels::AssignParams p;
-  p.x = x;
-  p.stride = stride;
-  p.prefix = prefix;
-  p.anchors = &anchors;
-  p.positions = positions;
-  p.log8 = o.coefficient == Coefficient::kLog8;
-  return p;
-}
-
 template <class T>
 T* at(std::byte* record, uint64_t offset) {
   return reinterpret_cast<T*>(record + offset);
@@ -132,36 +119,60 @@ void LayerEncoder::force_assignment(const kernels::AssignParams& params,
   }
 }
 
-void LayerEncoder::assign(const LayerInput& input, const StatePlan& plan, int head, Side side,
-                          const Parallel& parallel) {
-  const KvShape& s = plan.shape;
-  const int32_t* positions = anchors_.data() + static_cast<size_t>(head) * k_;
-  kernels::AnchorRows& anchors = anchor_rows_[side * s.kv_heads + head];
-  const bf16* x = rows(input, plan, head, side);
-  const int64_t stride = static_cast<int64_t>(s.kv_heads) * s.head_dim;
-  kernels::load_anchors(x, stride, positions, k_, s.head_dim, anchors);
-  const auto params = assign_params(x, stride, prefix_, anchors, positions, plan.options);
-  const kernels::Assignment out = assignment(head, side);
-  kernels::assign_anchors(params, out, scratch_, parallel);
-  if (forced_ != nullptr) force_assignment(params, out, head, side);
+kernels::AssignParams LayerEncoder::assign_params(const LayerInput& input, const StatePlan& plan,
+                                                  int head, Side side) const {
+  kernels::AssignParams p;
+  p.x = rows(input, plan, head, side);
+  p.stride = static_cast<int64_t>(plan.shape.kv_heads) * plan.shape.head_dim;
+  p.prefix = prefix_;
+  p.anchors = &anchor_rows_[side * plan.shape.kv_heads + head];
+  p.positions = anchors_.data() + static_cast<size_t>(head) * k_;
+  p.log8 = plan.options.coefficient == Coefficient::kLog8;
+  return p;
 }
 
-void LayerEncoder::rate(const LayerInput& input, const StatePlan& plan, int head,
-                        const Parallel& parallel) {
-  const kernels::ObservedHead h = observed(input, plan, head);
+// Slots, coefficients and utilities of one head, chunk by chunk: a chunk's rows are still in the
+// cache when its utilities are computed.
+void LayerEncoder::assign_and_rate(const LayerInput& input, const StatePlan& plan, int head,
+                                   const Parallel& parallel) {
+  const KvShape& s = plan.shape;
   const size_t first = static_cast<size_t>(head) * prefix_;
-  kernels::UtilityParams p;
-  p.head = &h;
-  p.observation = &observation_;
-  p.eq6 = plan.options.ranking == Ranking::kEq6;
-  p.pool = plan.options.pool;
-  p.key_anchors = &anchor_rows_[head];
-  p.positions = anchors_.data() + static_cast<size_t>(head) * k_;
-  p.anchors = k_;
-  p.key = assignment(head, kKey);
-  p.value = assignment(head, kValue);
-  kernels::utilities(p, utility_[kKey].data() + first, utility_[kValue].data() + first, scratch_,
-                     parallel);
+  const kernels::ObservedHead h = observed(input, plan, head);
+  kernels::AssignParams params[2];
+  kernels::Assignment out[2];
+  for (Side side : {kKey, kValue}) {
+    params[side] = assign_params(input, plan, head, side);
+    out[side] = assignment(head, side);
+    kernels::load_anchors(params[side].x, params[side].stride, params[side].positions, k_,
+                          s.head_dim, anchor_rows_[side * s.kv_heads + head]);
+  }
+  kernels::UtilityParams u;
+  u.head = &h;
+  u.observation = &observation_;
+  u.eq6 = plan.options.ranking == Ranking::kEq6;
+  u.pool = plan.options.pool;
+  u.key_anchors = params[kKey].anchors;
+  u.positions = params[kKey].positions;
+  u.anchors = k_;
+  u.key = out[kKey];
+  u.value = out[kValue];
+  scratch_.prepare(parallel.workers,
+                   std::max(kernels::assign_scratch_floats(s.head_dim, k_),
+                            kernels::utility_scratch_floats(s.head_dim, observation_.lanes)));
+  const int chunks = static_cast<int>(kernels::codec_chunks(prefix_));
+  const auto assign = [&](int chunk, float* scratch) {
+    kernels::assign_chunk(params[kKey], out[kKey], chunk, scratch);
+    kernels::assign_chunk(params[kValue], out[kValue], chunk, scratch);
+  };
+  if (forced_ != nullptr) {
+    parallel.run(chunks, [&](int chunk, int worker) { assign(chunk, scratch_.worker(worker)); });
+    for (Side side : {kKey, kValue}) force_assignment(params[side], out[side], head, side);
+  }
+  parallel.run(chunks, [&](int chunk, int worker) {
+    if (forced_ == nullptr) assign(chunk, scratch_.worker(worker));
+    kernels::utility_chunk(u, chunk, utility_[kKey].data() + first, utility_[kValue].data() + first,
+                           scratch_.worker(worker));
+  });
 }
 
 void LayerEncoder::allocate(const StatePlan& plan, const Parallel& parallel) {
@@ -376,9 +387,7 @@ Status LayerEncoder::encode(const LayerInput& input, const StatePlan& plan, uint
   prepare(input, plan, forced);
   for (int h = 0; h < plan.shape.kv_heads; ++h) {
     choose_anchors(input, plan, h, parallel);
-    assign(input, plan, h, kKey, parallel);
-    assign(input, plan, h, kValue, parallel);
-    rate(input, plan, h, parallel);
+    assign_and_rate(input, plan, h, parallel);
   }
   for (int side : {0, 1}) {
     for (float gamma : gamma_[side]) {

@@ -76,11 +76,12 @@ class LayerEncoder {
   void prepare(const LayerInput& input, const StatePlan& plan, const ForcedChoices* forced);
   void choose_anchors(const LayerInput& input, const StatePlan& plan, int head,
                       const Parallel& parallel);
-  void assign(const LayerInput& input, const StatePlan& plan, int head, Side side,
-              const Parallel& parallel);
+  kernels::AssignParams assign_params(const LayerInput& input, const StatePlan& plan, int head,
+                                      Side side) const;
+  void assign_and_rate(const LayerInput& input, const StatePlan& plan, int head,
+                       const Parallel& parallel);
   void force_assignment(const kernels::AssignParams& params, const kernels::Assignment& out,
                         int head, Side side);
-  void rate(const LayerInput& input, const StatePlan& plan, int head, const Parallel& parallel);
   void allocate(const StatePlan& plan, const Parallel& parallel);
   void collect_streams(const StatePlan& plan);
   void write_sections(const LayerInput& input, const StatePlan& plan, std::span<std::byte> record,

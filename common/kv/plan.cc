@@ -15,6 +15,8 @@ namespace {
 // Slots are at most 16 bits wide and k grows as S/128.
 constexpr int64_t kMaxTokens = int64_t{65535} * 128;
 constexpr uint64_t kRecordAlign = 8;
+// Query heads to a KV head that attention takes.
+constexpr int kMaxGroup = 16;
 
 uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 
@@ -129,6 +131,12 @@ Status check_request(const KvShape& s, int64_t tokens, const PlanRequest& r) {
                           std::to_string(kernels::kMaxHeadDim) + ", got " +
                           std::to_string(s.head_dim),
                       "head_dim");
+  }
+  if (s.group() > kMaxGroup) {
+    return make_error(Code::kUnsupported,
+                      "the codec takes up to " + std::to_string(kMaxGroup) +
+                          " query heads to a KV head, got " + std::to_string(s.group()),
+                      "heads");
   }
   return validate(r.options);
 }

@@ -16,6 +16,8 @@ constexpr float kCloseRace = 1e-5f;
 // Floats of a tile of cosines: it should stay in the second-level cache.
 constexpr int kTileFloats = 32768;
 
+int tile_rows(int padded) { return std::clamp(kTileFloats / padded, 8, kCodecChunk); }
+
 struct Coefficient {
   uint16_t code = 0;
   float value = 0;
@@ -121,28 +123,30 @@ void load_anchors(const bf16* x, int64_t stride, const int32_t* positions, int c
   }
 }
 
-void assign_anchors(const AssignParams& p, const Assignment& out, CodecScratch& scratch,
-                    const Parallel& parallel) {
+size_t assign_scratch_floats(int head_dim, int anchors) {
+  const int padded = (anchors + 15) / 16 * 16;
+  return static_cast<size_t>(tile_rows(padded)) * (head_dim + padded);
+}
+
+void assign_chunk(const AssignParams& p, const Assignment& out, int64_t chunk, float* scratch) {
   const CodecSimd& simd = codec_simd(active_isa());
   const AnchorRows& anchors = *p.anchors;
   const int d = anchors.head_dim;
-  const int tile = std::clamp(kTileFloats / anchors.padded, 8, kCodecChunk);
-  scratch.prepare(parallel.workers, static_cast<size_t>(tile) * (d + anchors.padded));
-  parallel.run(static_cast<int>(codec_chunks(p.prefix)), [&](int chunk, int worker) {
-    float* x = scratch.worker(worker);
-    float* cosines = x + static_cast<int64_t>(tile) * d;
-    const int64_t begin = static_cast<int64_t>(chunk) * kCodecChunk;
-    const int64_t end = std::min<int64_t>(begin + kCodecChunk, p.prefix);
-    for (int64_t first = begin; first < end; first += tile) {
-      const int rows = static_cast<int>(std::min<int64_t>(tile, end - first));
-      simd.expand_rows(p.x + first * p.stride, p.stride, rows, d, x);
-      simd.gemm(x, d, 1, rows, anchors.columns.data(), anchors.padded, anchors.padded, d, cosines,
-                anchors.padded, false);
-      choose_slots(p, first, rows, x, cosines, out.slot + first, simd);
-      for (int r = 0; r < rows; ++r)
-        project(p, out, first + r, x + static_cast<int64_t>(r) * d, simd);
+  const int tile = tile_rows(anchors.padded);
+  float* x = scratch;
+  float* cosines = x + static_cast<int64_t>(tile) * d;
+  const int64_t begin = chunk * kCodecChunk;
+  const int64_t end = std::min<int64_t>(begin + kCodecChunk, p.prefix);
+  for (int64_t first = begin; first < end; first += tile) {
+    const int rows = static_cast<int>(std::min<int64_t>(tile, end - first));
+    simd.expand_rows(p.x + first * p.stride, p.stride, rows, d, x);
+    simd.gemm(x, d, 1, rows, anchors.columns.data(), anchors.padded, anchors.padded, d, cosines,
+              anchors.padded, false);
+    choose_slots(p, first, rows, x, cosines, out.slot + first, simd);
+    for (int r = 0; r < rows; ++r) {
+      project(p, out, first + r, x + static_cast<int64_t>(r) * d, simd);
     }
-  });
+  }
 }
 
 void project_on_slots(const AssignParams& p, const Assignment& out) {

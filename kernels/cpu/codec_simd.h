@@ -12,8 +12,10 @@ namespace akv::kernels {
 
 // Arguments of utility_rows: one chunk of tokens [first, first + rows) of one KV head.
 struct UtilityRows {
-  const float* alpha = nullptr;  // [P][lanes], exact attention weights; rows before P only
-  int64_t prefix = 0;            // P
+  // Weights of row t: alpha [P][lanes] times factor [chunk of t][lanes].
+  const float* alpha = nullptr;
+  const float* factor = nullptr;
+  int64_t prefix = 0;  // P
   int64_t first = 0;
   int rows = 0;
   int lanes = 0;
@@ -40,9 +42,9 @@ struct CodecSimd {
   // logits [rows][lanes] become exp(logit - max); max and sum [lanes] are updated, scale [lanes] is
   // the factor that older sums and products were multiplied by.
   void (*softmax_rows)(float* logits, int rows, int lanes, float* max, float* sum, float* scale);
-  // alpha [rows][lanes] *= factor [lanes]; mean[r] = sum of the row * inv.
-  void (*normalise_rows)(float* alpha, int rows, int lanes, const float* factor, float inv,
-                         float* mean);
+  // mean[r] = inv * sum over lanes of alpha [rows][lanes] * factor [lanes].
+  void (*mean_rows)(const float* alpha, int rows, int lanes, const float* factor, float inv,
+                    float* mean);
   // Per row of c [rows][cols]: the largest |c| * inv_norm (NaN entries never win), the number of
   // entries within `slack` relative of it and the first of them; -1 if no entry is a number.
   void (*argmax_rows)(const float* c, int rows, int cols, const float* inv_norm, float slack,

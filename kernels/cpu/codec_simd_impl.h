@@ -9,6 +9,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/cpu/codec_simd.h"
+#include "kernels/window_attention.h"
 
 namespace akv::kernels {
 namespace {
@@ -176,7 +177,11 @@ float residual(const float* x, const float* a, float gamma, int dim, float* r) {
 // ---- rows of tokens
 
 void expand_rows(const bf16* src, int64_t stride, int rows, int dim, float* dst) {
+  // Rows of one head lie a whole token apart, too sparse for the hardware to run ahead of.
+  constexpr int kAhead = 16;
   for (int r = 0; r < rows; ++r) {
+    const bf16* ahead = src + (r + kAhead < rows ? r + kAhead : rows - 1) * stride;
+    for (int i = 0; i < dim; i += 32) __builtin_prefetch(ahead + i);
     for (int i = 0; i < dim; i += kLanes) {
       const VU wide = __builtin_convertvector(load<VH>(src + r * stride + i), VU) << 16;
       store(dst + r * dim + i, reinterpret_cast<V>(wide));
@@ -238,14 +243,12 @@ void softmax_rows(float* logits, int rows, int lanes, float* max_out, float* sum
   }
 }
 
-void normalise_rows(float* alpha, int rows, int lanes, const float* factor, float inv,
-                    float* mean) {
+void mean_rows(const float* alpha, int rows, int lanes, const float* factor, float inv,
+               float* mean) {
   for (int r = 0; r < rows; ++r) {
     V acc{};
     for (int w = 0; w < lanes; w += kLanes) {
-      const V a = load<V>(alpha + static_cast<int64_t>(r) * lanes + w) * load<V>(factor + w);
-      store(alpha + static_cast<int64_t>(r) * lanes + w, a);
-      acc += a;
+      acc += load<V>(alpha + static_cast<int64_t>(r) * lanes + w) * load<V>(factor + w);
     }
     mean[r] = sum(acc) * inv;
   }
@@ -286,26 +289,34 @@ void argmax_rows(const float* c, int rows, int cols, const float* inv_norm, floa
 void pooled_strip(const UtilityRows& u, int w, float* in, float* pre, float* suf) {
   const int n = u.rows + u.pool - 1;
   const int64_t start = u.first - u.pool / 2;
-  for (int i = 0; i < n; ++i) {
+  // Prefix sums start anew every `pool` rows, suffix sums end there.
+  V run{};
+  for (int i = 0, phase = 0; i < n; ++i) {
     const int64_t t = start + i;
     const bool inside = t >= 0 && t < u.prefix;
-    store(in + i * kLanes, inside ? load<V>(u.alpha + t * u.lanes + w) : V{});
-  }
-  V run{};
-  for (int i = 0; i < n; ++i) {
-    run = (i % u.pool == 0 ? V{} : run) + load<V>(in + i * kLanes);
+    const float* row = u.alpha + t * u.lanes + w;
+    if (t + 8 < u.prefix && t >= 0) __builtin_prefetch(row + 8 * u.lanes);
+    const V a = inside ? load<V>(row) * load<V>(u.factor + t / kCodecChunk * u.lanes + w) : V{};
+    run = phase == 0 ? a : run + a;
+    store(in + i * kLanes, a);
     store(pre + i * kLanes, run);
+    if (++phase == u.pool) phase = 0;
   }
   run = V{};
-  for (int i = n - 1; i >= 0; --i) {
-    run = (i % u.pool == u.pool - 1 ? V{} : run) + load<V>(in + i * kLanes);
+  for (int i = n - 1, phase = n % u.pool; i >= 0; --i, --phase) {
+    if (phase == 0) {
+      run = V{};
+      phase = u.pool;
+    }
+    run += load<V>(in + i * kLanes);
     store(suf + i * kLanes, run);
   }
   const float inv = 1.0f / static_cast<float>(u.pool);
-  for (int i = 0; i < u.rows; ++i) {
+  for (int i = 0, phase = 0; i < u.rows; ++i) {
     const V tail = load<V>(pre + (i + u.pool - 1) * kLanes);
-    const V head = i % u.pool == 0 ? V{} : load<V>(suf + i * kLanes);
+    const V head = phase == 0 ? V{} : load<V>(suf + i * kLanes);
     store(in + i * kLanes, (head + tail) * inv);
+    if (++phase == u.pool) phase = 0;
   }
 }
 
@@ -465,9 +476,8 @@ float quantize(const float* x, int dim, int bits, bool least_squares, uint8_t* c
   return scale;
 }
 
-constexpr CodecSimd kTable = {gemm,           expand_rows, rope_rows, softmax_rows,
-                              normalise_rows, argmax_rows, dot,       residual,
-                              utility_rows,   rotate,      quantize};
+constexpr CodecSimd kTable = {gemm, expand_rows, rope_rows,    softmax_rows, mean_rows, argmax_rows,
+                              dot,  residual,    utility_rows, rotate,       quantize};
 
 }  // namespace
 }  // namespace akv::kernels

@@ -7,7 +7,9 @@
 namespace akv::kernels {
 namespace {
 
-// Float counts of one worker's scratch, and its parts.
+constexpr int kMaxPool = 255;
+
+// The parts of one worker's scratch.
 struct Tiles {
   float* x;            // [chunk][D]
   float* v_dot_y;      // [chunk][lanes]
@@ -15,14 +17,10 @@ struct Tiles {
   float* v2;           // [chunk]
   float* strip;        // [3][16][chunk + pool]
   double* lane_sums;   // [chunk][2][16]
+  float* weight;       // [lanes]
 };
 
-size_t tile_floats(int head_dim, int lanes, int pool) {
-  return static_cast<size_t>(kCodecChunk) * (head_dim + 2 * lanes + 1 + 2 * 32) +
-         48 * static_cast<size_t>(kCodecChunk + pool) + 16;
-}
-
-Tiles carve(float* base, int head_dim, int lanes, int pool) {
+Tiles carve(float* base, int head_dim, int lanes) {
   Tiles t;
   // Doubles first: the arena is aligned for them, the float parts need no more than 4 bytes.
   t.lane_sums = reinterpret_cast<double*>(base);
@@ -31,7 +29,7 @@ Tiles carve(float* base, int head_dim, int lanes, int pool) {
   t.logit_error = t.v_dot_y + static_cast<int64_t>(kCodecChunk) * lanes;
   t.v2 = t.logit_error + static_cast<int64_t>(kCodecChunk) * lanes;
   t.strip = t.v2 + kCodecChunk;
-  static_cast<void>(pool);
+  t.weight = t.strip + 48 * static_cast<int64_t>(kCodecChunk + kMaxPool);
   return t;
 }
 
@@ -52,11 +50,33 @@ void logit_errors(const UtilityParams& p, int64_t first, int rows, const Tiles& 
             lanes, false);
 }
 
-void utility_chunk(const UtilityParams& p, int64_t first, int rows, const float* weight,
-                   const Tiles& tiles, double* key, double* value, const CodecSimd& simd) {
+// Anchors carry no residual.
+void mark_anchors(const UtilityParams& p, int64_t first, int64_t end, double* key, double* value) {
+  const int32_t* stop = p.positions + p.anchors;
+  for (const int32_t* a = std::lower_bound(p.positions, stop, static_cast<int32_t>(first));
+       a != stop && *a < end; ++a) {
+    key[*a] = -1;
+    value[*a] = -1;
+  }
+}
+
+}  // namespace
+
+size_t utility_scratch_floats(int head_dim, int lanes) {
+  return static_cast<size_t>(kCodecChunk) * (head_dim + 2 * lanes + 1 + 2 * 32) +
+         48 * static_cast<size_t>(kCodecChunk + kMaxPool) + lanes;
+}
+
+void utility_chunk(const UtilityParams& p, int64_t chunk, double* key, double* value,
+                   float* scratch) {
+  const CodecSimd& simd = codec_simd(active_isa());
   const ObservedHead& h = *p.head;
   const Observation& o = *p.observation;
   const int d = h.head_dim;
+  const int64_t first = chunk * kCodecChunk;
+  const int rows = static_cast<int>(std::min<int64_t>(kCodecChunk, h.prefix() - first));
+  const Tiles tiles = carve(scratch, d, o.lanes);
+  for (int w = 0; w < o.lanes; ++w) tiles.weight[w] = o.q2[w] / static_cast<float>(d);
   UtilityRows u;
   if (p.eq6) {
     logit_errors(p, first, rows, tiles, simd);
@@ -69,13 +89,14 @@ void utility_chunk(const UtilityParams& p, int64_t first, int rows, const float*
     tiles.v2[r] = static_cast<float>(simd.dot(x, x, d));
   }
   u.alpha = o.alpha.data();
+  u.factor = o.factor.data();
   u.prefix = h.prefix();
   u.first = first;
   u.rows = rows;
   u.lanes = o.lanes;
   u.pool = p.eq6 ? 1 : p.pool;
   u.v_dot_y = tiles.v_dot_y;
-  u.weight = weight;
+  u.weight = tiles.weight;
   u.y2 = o.y2.data();
   u.v2 = tiles.v2;
   u.strip = tiles.strip;
@@ -88,29 +109,7 @@ void utility_chunk(const UtilityParams& p, int64_t first, int rows, const float*
     key[t] *= p.eq6 ? inv : inv * p.key.residual2[t];
     value[t] *= inv * p.value.residual2[t];
   }
-}
-
-}  // namespace
-
-void utilities(const UtilityParams& p, double* key, double* value, CodecScratch& scratch,
-               const Parallel& parallel) {
-  const CodecSimd& simd = codec_simd(active_isa());
-  const ObservedHead& h = *p.head;
-  const Observation& o = *p.observation;
-  std::vector<float> weight(o.q2);
-  for (float& w : weight) w /= static_cast<float>(h.head_dim);
-  scratch.prepare(parallel.workers, tile_floats(h.head_dim, o.lanes, p.pool));
-  parallel.run(static_cast<int>(codec_chunks(h.prefix())), [&](int chunk, int worker) {
-    const int64_t first = static_cast<int64_t>(chunk) * kCodecChunk;
-    const int rows = static_cast<int>(std::min<int64_t>(kCodecChunk, h.prefix() - first));
-    const Tiles tiles = carve(scratch.worker(worker), h.head_dim, o.lanes, p.pool);
-    utility_chunk(p, first, rows, weight.data(), tiles, key, value, simd);
-  });
-  for (int a = 0; a < p.anchors; ++a) {
-    if (p.positions[a] >= h.prefix()) break;
-    key[p.positions[a]] = -1;
-    value[p.positions[a]] = -1;
-  }
+  mark_anchors(p, first, first + rows, key, value);
 }
 
 }  // namespace akv::kernels

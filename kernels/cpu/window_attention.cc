@@ -146,9 +146,9 @@ void observe_head(const ObservedHead& h, Observation& o, CodecScratch& scratch,
   parallel.run(static_cast<int>(codec_chunks(h.prefix())), [&](int chunk, int) {
     const int64_t first = static_cast<int64_t>(chunk) * kCodecChunk;
     const int rows = static_cast<int>(std::min<int64_t>(kCodecChunk, h.prefix() - first));
-    simd.normalise_rows(o.alpha.data() + first * lanes, rows, lanes,
-                        o.factor.data() + static_cast<int64_t>(chunk) * lanes, inv,
-                        o.mean_alpha.data() + first);
+    simd.mean_rows(o.alpha.data() + first * lanes, rows, lanes,
+                   o.factor.data() + static_cast<int64_t>(chunk) * lanes, inv,
+                   o.mean_alpha.data() + first);
   });
 }
 
