@@ -12,11 +12,11 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$AKV_ROOT/deploy"
 
-groups=(build test)
+groups=(build test deploy)
 for argument in "$@"; do
   case "$argument" in
     --build) groups=(build) ;;
-    --eval) groups=(build test eval) ;;
+    --eval) groups=(build test deploy eval) ;;
     -h | --help)
       sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
