@@ -80,6 +80,14 @@ Result<ReadyAddresses> Daemon::start() {
   transport.ucx_devices = config_.ucx_devices;
   transport.heartbeat_interval_ms = config_.heartbeat_ms;
   transport.heartbeat_lost_ms = 3 * config_.heartbeat_ms;
+  const Logger ucx_log = context_.log.component("ucx");
+  transport.on_notice = [ucx_log](std::string_view line) {
+    ucx_log.info("transport", {{"notice", line}});
+  };
+  // UCX would print on standard output, where the ready line goes.
+  transport::redirect_ucx_log([ucx_log](bool error, std::string_view line) {
+    ucx_log.log(error ? LogLevel::kError : LogLevel::kWarn, "ucx says", {{"line", line}});
+  });
   transport.local_address = HostPort{config_.state.host, 0};
   AKV_ASSIGN_OR_RETURN(const std::string ucx, transport::describe_ucx(transport));
   AKV_ASSIGN_OR_RETURN(auto ucx_sender, transport::make_ucx_sender(transport));
