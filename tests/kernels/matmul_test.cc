@@ -92,7 +92,7 @@ TEST_P(LowbitTest, PlainFormatsTakeAnyNumberOfColumns) {
 class GemmTest : public testing::TestWithParam<Compute> {
  protected:
   void SetUp() override {
-    if (GetParam() == Compute::kBf16 && best_isa() != Isa::kAvx512Bf16) {
+    if (GetParam() == Compute::kBf16 && active_isa() != Isa::kAvx512Bf16) {
       GTEST_SKIP() << "no bf16 products on this CPU";
     }
   }
