@@ -35,8 +35,10 @@ def count_entry(entry, reports):
     if entry.find("skipped") is not None:
         return 0, 0, 1
     entry_failed = status == "fail" or entry.find("failure") is not None
-    report = reports / f"{entry.get('name')}.xml"
-    if not report.exists():
+    # A repeated entry writes NAME_1.xml beside NAME.xml: the last one counts.
+    found = [reports / f"{entry.get('name')}{suffix}.xml" for suffix in ("_1", "")]
+    report = next((path for path in found if path.exists()), None)
+    if report is None:
         return (0, 1, 0) if entry_failed else (1, 0, 0)
     try:
         passed, failed, skipped = count_cases(report)

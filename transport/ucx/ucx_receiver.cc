@@ -258,8 +258,8 @@ class UcxReceiver final : public Receiver, public UcxEnd {
 
   void on_stop() override {
     stopping_requests_ = true;
-    take_requests();
-    worker_->stop_listening();
+    take_requests();  // refuses them from now on; the listener goes with the worker, after the
+                      // drain
     for (const LandingPtr& landing : table_.all()) {
       if (landing->ending) continue;
       landing->cancelled_here = true;

@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <thread>
 
+#include "common/base/clock.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace akv::transport {
@@ -22,6 +24,8 @@ struct Setting {
   const char* key;
   const char* value;
 };
+constexpr int64_t kHandshakeGraceMs = 20;
+
 constexpr Setting kFixedSettings[] = {
     {"POSIX_ERROR_HANDLING", "y"}, {"SYSV_ERROR_HANDLING", "y"}, {"TCP_CM_REUSEADDR", "y"},
     {"TCP_RX_SEG_SIZE", "512K"},   {"TCP_TX_SEG_SIZE", "512K"},
@@ -186,8 +190,16 @@ void UcxWorker::reject(ucp_conn_request* request) {
   if (listener_ != nullptr) (void)ucp_listener_reject(listener_, request);
 }
 
+// UCX (1.22) keeps a pointer to the listener in connections that are accepted but have not sent
+// their first bytes, and follows it when these come: such a handshake gets a moment to end, as it
+// does within a millisecond on a healthy network.
 void UcxWorker::stop_listening() {
-  if (listener_ != nullptr) ucp_listener_destroy(listener_);
+  if (listener_ == nullptr) return;
+  const TimePoint end = after_ms(kHandshakeGraceMs);
+  while (SteadyClock::now() < end) {
+    if (!progress()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ucp_listener_destroy(listener_);
   listener_ = nullptr;
 }
 
