@@ -107,6 +107,36 @@ void Config::declare(Schema& s) {
   s.bytes("max-prefill-bytes", max_prefill_bytes)
       .default_note("25% of the memory limit")
       .doc("hidden states and activations of all prompts in work");
+  declare_plan(s);
+}
+
+void Config::declare_plan(Schema& s) {
+  s.section("Planning (--plan)");
+  s.flag("plan", plan).doc("print bytes, sessions, transfer times and nodes as JSON, then exit");
+  s.integer("plan-prompt-tokens", plan_load.prompt_tokens)
+      .unit("tokens")
+      .range(1, 1e9)
+      .doc("of a request");
+  s.integer("plan-answer-tokens", plan_load.answer_tokens)
+      .unit("tokens")
+      .range(1, 1e9)
+      .doc("of a request");
+  const auto rate = [&](const char* name, double& field, const char* unit, const char* doc) {
+    s.real(name, field).unit(unit).range(0, 1e12).doc(doc);
+  };
+  s.real("plan-link", plan_load.link_gbit_per_s)
+      .unit("Gbit/s")
+      .range(1e-6, 1e6)
+      .doc("between prefill and decode nodes");
+  rate("plan-requests", plan_load.requests_per_s, "a second", "over all nodes; 0: unknown");
+  rate("plan-prefill-rate", plan_load.prefill_tokens_per_s, "tokens/s",
+       "prompt tokens of a prefill node; 0: unknown");
+  rate("plan-decode-rate", plan_load.decode_tokens_per_s, "tokens/s",
+       "generated tokens of a decode node, all sessions; 0: unknown");
+  s.real("plan-session-rate", plan_load.session_tokens_per_s)
+      .unit("tokens/s")
+      .range(1e-3, 1e6)
+      .doc("generated tokens of one stream");
 }
 
 Status Config::validate() const {

@@ -9,6 +9,7 @@
 #include "common/app/node_config.h"
 #include "decode_node/dispatch/dispatcher.h"
 #include "decode_node/dispatch/peer_watch.h"
+#include "decode_node/plan_report.h"
 #include "decode_node/scheduler/engine.h"
 
 namespace akv::decode {
@@ -35,11 +36,17 @@ struct Config : NodeConfig {
   // Of --local's prefill part.
   uint64_t outbox_bytes = 0;
   uint64_t max_prefill_bytes = 0;
+  // Of --plan, which is handled before the daemon starts.
+  bool plan = false;
+  PlanLoad plan_load;
 
   void declare(Schema& schema);
   Status validate() const;
   Result<DispatcherOptions> dispatcher_options() const;
   EngineOptions engine_options() const;
+
+ private:
+  void declare_plan(Schema& schema);
 };
 
 }  // namespace akv::decode
