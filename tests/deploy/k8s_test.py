@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The Kubernetes manifests: rendered by kubectl where it is there, held to the schemas of several
 releases, and to what the binaries really take, bind and answer."""
+import json
 import pathlib
 import re
 import shutil
@@ -17,7 +18,7 @@ import harness as h  # noqa: E402
 
 K8S = support.DEPLOY / "k8s"
 OVERLAYS = sorted(path.parent for path in K8S.glob("overlays/*/kustomization.yaml"))
-VERSIONS = ("1.30", "1.32", "1.34", "1.35", "1.36", "1.37")
+VERSIONS = ("1.30", "1.34", "1.37")
 # Custom resources are not in the schemas of Kubernetes.
 CUSTOM = {"PodMonitor", "PrometheusRule", "InferencePool"}
 WORKLOADS = ("prefill", "decode", "frontdoor")
@@ -239,14 +240,15 @@ class Rendered(unittest.TestCase):
 
     def test_objects_are_valid_in_every_release(self):
         validate = support.need_module("kubernetes_validate")
-        for overlay, docs in self.overlays.items():
-            for doc in docs:
-                if doc["kind"] in CUSTOM:
-                    continue
-                for version in VERSIONS:
-                    with self.subTest(overlay=overlay, name=doc["metadata"]["name"],
-                                      version=version):
-                        validate.validate(doc, version, strict=True)
+        # Most objects are the same in several overlays.
+        different = {json.dumps(doc, sort_keys=True): doc for docs in self.overlays.values()
+                     for doc in docs if doc["kind"] not in CUSTOM}
+        self.assertGreater(len(different), 30)
+        for doc in different.values():
+            for version in VERSIONS:
+                with self.subTest(kind=doc["kind"], name=doc["metadata"]["name"],
+                                  version=version):
+                    validate.validate(doc, version, strict=True)
 
 
 class Keys(unittest.TestCase):

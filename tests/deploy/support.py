@@ -1,4 +1,5 @@
 """Shared by the checks of deploy/: paths, what the binaries know, and skips that ctest counts."""
+import functools
 import json
 import os
 import pathlib
@@ -44,6 +45,7 @@ def binary(program):
     return path
 
 
+@functools.lru_cache(maxsize=None)
 def flags(program):
     """{--flag, …} of a daemon's --help."""
     done = run(binary(program), "--help")
