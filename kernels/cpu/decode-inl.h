@@ -245,6 +245,7 @@ inline void signed_bytes(const uint8_t* p, float scale, Unit& w) {
 inline void prepare_pairs(const uint8_t* blocks, int64_t n, int64_t bytes, float* scales) {
   int64_t b = 0;
 #if defined(__F16C__)
+#pragma GCC unroll 1
   for (; b + 4 <= n; b += 4) {
     uint32_t pairs[4];
     for (int i = 0; i < 4; ++i) pairs[i] = load_u32(blocks + (b + i) * bytes);
@@ -252,6 +253,7 @@ inline void prepare_pairs(const uint8_t* blocks, int64_t n, int64_t bytes, float
     _mm256_storeu_ps(scales + 2 * b, _mm256_cvtph_ps(halves));
   }
 #endif
+#pragma GCC unroll 1
   for (; b < n; ++b) {
     scales[2 * b] = load_half(blocks + b * bytes);
     scales[2 * b + 1] = load_half(blocks + b * bytes + 2);
@@ -261,6 +263,7 @@ inline void prepare_pairs(const uint8_t* blocks, int64_t n, int64_t bytes, float
 inline void prepare_singles(const uint8_t* blocks, int64_t n, int64_t bytes, float* scales) {
   int64_t b = 0;
 #if defined(__F16C__)
+#pragma GCC unroll 1
   for (; b + 4 <= n; b += 4) {
     uint16_t halves[8] = {};
     for (int i = 0; i < 4; ++i) __builtin_memcpy(halves + i, blocks + (b + i) * bytes, 2);
@@ -268,6 +271,7 @@ inline void prepare_singles(const uint8_t* blocks, int64_t n, int64_t bytes, flo
     _mm_storeu_ps(scales + b, _mm_cvtph_ps(packed));
   }
 #endif
+#pragma GCC unroll 1
   for (; b < n; ++b) scales[b] = load_half(blocks + b * bytes);
 }
 
@@ -324,6 +328,7 @@ struct FormatQ8_0 {  // half d; int8 q[32]: d * q
 // Q4_K and Q5_K: half d, dmin; 8 pairs of 6-bit (scale, min) in 12 bytes. Per unit of 32 the
 // weight is (d * scale) * q - dmin * min.
 inline void prepare_k(const uint8_t* blocks, int64_t n, int64_t bytes, float* s) {
+#pragma GCC unroll 1
   for (int64_t b = 0; b < n; ++b) {
     const uint8_t* block = blocks + b * bytes;
     const float d = load_half(block), dmin = load_half(block + 2);

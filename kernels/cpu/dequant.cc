@@ -60,7 +60,7 @@ const char* type_name(TensorType type) {
 
 void dequantize_rows(const Matrix& m, int64_t row_begin, int64_t rows, float* out) {
   for (int64_t row = 0; row < rows; ++row) {
-    ops().dequantize_row(static_cast<uint32_t>(m.type), row_data(m, row_begin + row), m.cols,
+    lowbit().dequantize_row(static_cast<uint32_t>(m.type), row_data(m, row_begin + row), m.cols,
                          out + row * m.cols);
   }
 }
@@ -72,7 +72,7 @@ void dequantize_rows(const Matrix& m, int64_t row_begin, int64_t rows, bf16* out
     for (int64_t col = 0; col < m.cols; col += kStackCols) {
       const int64_t cols = m.cols - col < kStackCols ? m.cols - col : kStackCols;
       const uint8_t* data = row_data(m, row_begin + row) + row_bytes(m.type, col);
-      ops().dequantize_row(static_cast<uint32_t>(m.type), data, cols, part);
+      lowbit().dequantize_row(static_cast<uint32_t>(m.type), data, cols, part);
       convert_to_bf16(part, cols, out + row * m.cols + col);
     }
   }

@@ -36,7 +36,7 @@ inline VF exp2_fast(DF d, VF x) {
   return hn::Mul(p, hn::BitCast(d, exponent));  // n = -127 gives a scale of 0
 }
 
-void rmsnorm_row(const float* x, int64_t dim, const float* weight, float eps, float* out) {
+inline void rmsnorm_row(const float* x, int64_t dim, const float* weight, float eps, float* out) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   VF sum0 = hn::Zero(d), sum1 = hn::Zero(d);
@@ -60,7 +60,7 @@ void rmsnorm_row(const float* x, int64_t dim, const float* weight, float eps, fl
   for (; i < dim; ++i) out[i] = x[i] * scale * weight[i];
 }
 
-void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
+inline void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto one = [&](VF g, VF u) {
@@ -78,7 +78,7 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
   }
 }
 
-void add(float* x, const float* y, int64_t n) {
+inline void add(float* x, const float* y, int64_t n) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -88,8 +88,8 @@ void add(float* x, const float* y, int64_t n) {
   for (; i < n; ++i) x[i] += y[i];
 }
 
-void rotate_half(const float* x, const float* cos, const float* sin, float s, int half,
-                 float* out) {
+inline void rotate_half(const float* x, const float* cos, const float* sin, float s, int half,
+                        float* out) {
   const DF d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const VF sign = hn::Set(d, s);
@@ -107,8 +107,8 @@ void rotate_half(const float* x, const float* cos, const float* sin, float s, in
   }
 }
 
-void rotate_interleaved(const float* x, const float* cos, const float* sin, float s, int half,
-                        float* out) {
+inline void rotate_interleaved(const float* x, const float* cos, const float* sin, float s,
+                               int half, float* out) {
   const DF d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const VF sign = hn::Set(d, s);
@@ -128,7 +128,7 @@ void rotate_interleaved(const float* x, const float* cos, const float* sin, floa
 }
 
 // To nearest even; NaN stays NaN.
-void to_bf16(const float* x, int64_t n, uint16_t* out) {
+inline void to_bf16(const float* x, int64_t n, uint16_t* out) {
   const DF d;
   const DU du;
   const DI di;
@@ -156,7 +156,7 @@ inline VF load_bf16(DF d, const uint16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(d16, p))));
 }
 
-void to_float(const uint16_t* x, int64_t n, float* out) {
+inline void to_float(const uint16_t* x, int64_t n, float* out) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/table.h"
 #include "kernels/dequant.h"
 
@@ -29,6 +30,23 @@ int tasks_of(const Matrix& w, int64_t task_bytes) {
   return static_cast<int>((w.rows + rows - 1) / rows);
 }
 
+// Lays m rows of x out as LowbitTile::x wants them.
+void pack_rows(const float* x, int m, int64_t cols, float* out) {
+  const int padded = lowbit_padded(m);
+  for (int64_t col = 0; col < cols; col += kLowbitCols) {
+    const int64_t n = std::min<int64_t>(kLowbitCols, cols - col);
+    for (int row = 0; row < padded; ++row, out += kLowbitCols) {
+      if (row < m) std::copy_n(x + row * cols + col, n, out);
+      std::fill(out + (row < m ? n : 0), out + kLowbitCols, 0.0f);
+    }
+  }
+}
+
+// Floats of kLowbitRows packed rows.
+int64_t packed_size(int64_t cols) {
+  return (cols + kLowbitCols - 1) / kLowbitCols * kLowbitCols * kLowbitRows;
+}
+
 }  // namespace
 
 void matmul_lowbit(const float* x, int m, std::span<const LowbitProduct> products,
@@ -39,7 +57,18 @@ void matmul_lowbit(const float* x, int m, std::span<const LowbitProduct> product
       std::clamp(total / (parallel.workers * kTasksPerWorker), kMinTaskBytes, kMaxTaskBytes);
   int tasks = 0;
   for (const LowbitProduct& product : products) tasks += tasks_of(product.w, task_bytes);
-  const OpTable& table = ops();
+  const LowbitTable& table = lowbit();
+
+  // All products share the input's columns. Rows beyond kLowbitRows are a second pass of each task,
+  // over weights that the first has brought to its cache.
+  const int64_t cols = products[0].w.cols;
+  Buffer& input = thread_scratch(ScratchUse::kLowbitInput);
+  input.reserve(static_cast<size_t>(2 * packed_size(cols)) * sizeof(float));
+  float* packed = reinterpret_cast<float*>(input.data());
+  for (int first = 0; first < m; first += kLowbitRows) {
+    pack_rows(x + first * cols, std::min(kLowbitRows, m - first), cols,
+              packed + first / kLowbitRows * packed_size(cols));
+  }
 
   parallel.run(tasks, [&](int task, int) {
     const LowbitProduct* product = products.data();
@@ -57,11 +86,13 @@ void matmul_lowbit(const float* x, int m, std::span<const LowbitProduct> product
     tile.rows = std::min(rows, w.rows - begin);
     tile.cols = w.cols;
     tile.type = static_cast<uint32_t>(w.type);
-    tile.x = x;
-    tile.m = m;
-    tile.y = product->y + begin;
     tile.y_stride = w.rows;
-    table.lowbit_tile(tile);
+    for (int first = 0; first < m; first += kLowbitRows) {
+      tile.x = packed + first / kLowbitRows * packed_size(cols);
+      tile.m = std::min(kLowbitRows, m - first);
+      tile.y = product->y + first * w.rows + begin;
+      table.tile(tile);
+    }
   });
 }
 

@@ -8,7 +8,7 @@ using Acc = __m512;
 constexpr int kChains = 1;
 inline Acc acc_zero() { return _mm512_setzero_ps(); }
 inline void acc_add(Acc& a, const __m512& w, const float* x) {
-  a = _mm512_fmadd_ps(w, _mm512_loadu_ps(x), a);
+  a = _mm512_fmadd_ps(w, _mm512_load_ps(x), a);
 }
 inline float acc_sum(const Acc* a) { return _mm512_reduce_add_ps(*a); }
 // Weight rows that share the loads of x: what 32 registers hold.
@@ -18,7 +18,7 @@ using Acc = __m256;
 constexpr int kChains = 1;
 inline Acc acc_zero() { return _mm256_setzero_ps(); }
 inline void acc_add(Acc& a, const __m256& w, const float* x) {
-  a = _mm256_fmadd_ps(w, _mm256_loadu_ps(x), a);
+  a = _mm256_fmadd_ps(w, _mm256_load_ps(x), a);
 }
 inline float acc_sum(const Acc* a) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(*a), _mm256_extractf128_ps(*a, 1));
@@ -39,50 +39,71 @@ inline float acc_sum(const Acc* a) {
 constexpr int rows_for(int) { return 1; }
 #endif
 
-constexpr int kUnitCols = 32;
+constexpr int kUnitCols = kLowbitCols;
 constexpr int kChunkUnits = 64;  // scales of this many units per row are held ready
-constexpr int kPrefetchBytes = 1024;
+
+// Whether R units of weights, the sums and a pair of temporaries fit the registers: then x is
+// loaded once for all R rows, else row by row.
+template <int R, int M>
+constexpr bool fits_registers() {
+#if defined(AKV_DECODE_AVX512)
+  return R * Unit::kVectors + R * M + 4 <= 32;
+#elif defined(AKV_DECODE_AVX2)
+  return R * Unit::kVectors + R * M + 4 <= 16;
+#else
+  return false;
+#endif
+}
 
 template <class F, int R, int M>
 inline void add_unit(const uint8_t* const block[R], int unit, const float* const scales[R],
-                     const float* x, int64_t x_stride, Acc acc[R][M][kChains]) {
+                     const float* x, Acc acc[R][M][kChains]) {
+  if constexpr (fits_registers<R, M>()) {
+    Unit w[R];
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    Unit w;
-    F::decode(block[r], unit, scales[r], w);
+    for (int r = 0; r < R; ++r) F::decode(block[r], unit, scales[r], w[r]);
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
+    for (int v = 0; v < Unit::kVectors; ++v) {
 #pragma GCC unroll 16
-      for (int v = 0; v < Unit::kVectors; ++v) {
-        acc_add(acc[r][m][v % kChains], w.v[v], x + m * x_stride + v * Unit::kLanes);
+      for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          acc_add(acc[r][m][0], w[r].v[v], x + m * kUnitCols + v * Unit::kLanes);
+        }
+      }
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      Unit w;
+      F::decode(block[r], unit, scales[r], w);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+        for (int v = 0; v < Unit::kVectors; ++v) {
+          acc_add(acc[r][m][v % kChains], w.v[v], x + m * kUnitCols + v * Unit::kLanes);
+        }
       }
     }
   }
 }
 
-// The last cols % 32 columns of a plain format, padded with zeros.
+// The last cols % 32 columns of a plain format; x is padded there already.
 template <class F, int R, int M>
-void add_tail(const LowbitTile& t, int64_t row, int m0, Acc acc[R][M][kChains]) {
-  const int64_t done = t.cols / kUnitCols * kUnitCols;
-  const int64_t left = t.cols - done;
-  const int64_t size = F::kBytes / kUnitCols;
-  alignas(64) uint8_t w[R][128] = {};
-  alignas(64) float x[M][kUnitCols] = {};
-  const uint8_t* block[R];
+inline void add_tail(const uint8_t* const block[R], int64_t left, const float* x,
+                     Acc acc[R][M][kChains]) {
+  alignas(64) uint8_t padded[R][128] = {};
+  const uint8_t* whole[R];
   const float* scales[R] = {};
   for (int r = 0; r < R; ++r) {
-    __builtin_memcpy(w[r], t.w + (row + r) * t.row_stride + done * size,
-                     static_cast<size_t>(left * size));
-    block[r] = w[r];
+    __builtin_memcpy(padded[r], block[r], static_cast<size_t>(left * F::kBytes / kUnitCols));
+    whole[r] = padded[r];
   }
-  for (int m = 0; m < M; ++m) {
-    __builtin_memcpy(x[m], t.x + (m0 + m) * t.cols + done, static_cast<size_t>(left) * 4);
-  }
-  add_unit<F, R, M>(block, 0, scales, x[0], kUnitCols, acc);
+  add_unit<F, R, M>(whole, 0, scales, x, acc);
 }
 
 template <class F, int R, int M>
-void lowbit_rows(const LowbitTile& t, int64_t row, int m0) {
+void lowbit_rows(const LowbitTile& t, int64_t row) {
   constexpr int kChunkBlocks = kChunkUnits / F::kUnits;
   alignas(64) float ready[R][kChunkUnits * (F::kScales > 0 ? F::kScales : 1)];
   Acc acc[R][M][kChains];
@@ -90,19 +111,20 @@ void lowbit_rows(const LowbitTile& t, int64_t row, int m0) {
   for (auto& of_row : acc) {
 #pragma GCC unroll 16
     for (auto& of_x : of_row) {
-#pragma GCC unroll 16
+#pragma GCC unroll 4
       for (Acc& a : of_x) a = acc_zero();
     }
   }
   const int64_t blocks = t.cols / (kUnitCols * F::kUnits);
   const uint8_t* block[R];
-#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) block[r] = t.w + (row + r) * t.row_stride;
-  const float* x = t.x + m0 * t.cols;
+  const float* x = t.x;
+  // The next group of rows follows in memory; it is fetched evenly while this one is computed.
+  constexpr int kLines = (R * F::kBytes + 63) / 64;
+  const uint8_t* next = block[0] + R * t.row_stride;
   for (int64_t b0 = 0; b0 < blocks; b0 += kChunkBlocks) {
     const int64_t n = blocks - b0 < kChunkBlocks ? blocks - b0 : kChunkBlocks;
     const float* scales[R];
-#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       F::prepare(block[r], n, ready[r]);
       scales[r] = ready[r];
@@ -110,72 +132,57 @@ void lowbit_rows(const LowbitTile& t, int64_t row, int m0) {
     for (int64_t b = 0; b < n; ++b) {
 #pragma GCC unroll 1
       for (int unit = 0; unit < F::kUnits; ++unit) {
-        add_unit<F, R, M>(block, unit, scales, x, t.cols, acc);
-        x += kUnitCols;
-#pragma GCC unroll 16
+        add_unit<F, R, M>(block, unit, scales, x, acc);
+        x += M * kUnitCols;
         for (int r = 0; r < R; ++r) scales[r] += F::kScales;
       }
+      for (int r = 0; r < R; ++r) block[r] += F::kBytes;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        __builtin_prefetch(block[r] + kPrefetchBytes);
-        block[r] += F::kBytes;
-      }
+      for (int line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
+      next += R * F::kBytes;
     }
   }
   if constexpr (F::kScales == 0) {
-    if (t.cols % kUnitCols != 0) add_tail<F, R, M>(t, row, m0, acc);
+    const int64_t left = t.cols % kUnitCols;
+    if (left != 0) add_tail<F, R, M>(block, left, x, acc);
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
+  for (int m = 0; m < M; ++m) {
+    if (m >= t.m) break;
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) t.y[(m0 + m) * t.y_stride + row + r] = acc_sum(acc[r][m]);
+    for (int r = 0; r < R; ++r) t.y[m * t.y_stride + row + r] = acc_sum(acc[r][m]);
   }
 }
 
 // All rows of the tile for M activation rows: groups of rows that share the loads of x, then single
 // rows.
 template <class F, int M>
-void lowbit_all_rows(const LowbitTile& t, int64_t begin, int64_t end, int m0) {
+void lowbit_all_rows(const LowbitTile& t) {
   constexpr int kShared = rows_for(M);
-  int64_t row = begin;
-  for (; row + kShared <= end; row += kShared) lowbit_rows<F, kShared, M>(t, row, m0);
-  for (; row < end; ++row) lowbit_rows<F, 1, M>(t, row, m0);
-}
-
-template <class F>
-void lowbit_some_rows(const LowbitTile& t, int64_t begin, int64_t end, int m0, int m) {
-  switch (m) {
-    case 1:
-      return lowbit_all_rows<F, 1>(t, begin, end, m0);
-    case 2:
-      return lowbit_all_rows<F, 2>(t, begin, end, m0);
-    case 3:
-      return lowbit_all_rows<F, 3>(t, begin, end, m0);
-    case 4:
-      return lowbit_all_rows<F, 4>(t, begin, end, m0);
-    case 5:
-      return lowbit_all_rows<F, 5>(t, begin, end, m0);
-    case 6:
-      return lowbit_all_rows<F, 6>(t, begin, end, m0);
-    case 7:
-      return lowbit_all_rows<F, 7>(t, begin, end, m0);
-    case 8:
-      return lowbit_all_rows<F, 8>(t, begin, end, m0);
-    default:
-      return;
+  int64_t row = 0;
+  for (; row + kShared <= t.rows; row += kShared) lowbit_rows<F, kShared, M>(t, row);
+  if constexpr (kShared > 1) {
+    for (; row < t.rows; ++row) lowbit_rows<F, 1, M>(t, row);
   }
 }
 
-// Up to 8 activation rows in registers; for 9 to 16 a few weight rows at a time are taken twice,
-// the second time from L1.
 template <class F>
 void lowbit_tile_of(const LowbitTile& t) {
-  constexpr int64_t kGroup = 4;
-  if (t.m <= 8) return lowbit_some_rows<F>(t, 0, t.rows, 0, t.m);
-  for (int64_t row = 0; row < t.rows; row += kGroup) {
-    const int64_t end = row + kGroup < t.rows ? row + kGroup : t.rows;
-    lowbit_some_rows<F>(t, row, end, 0, 8);
-    lowbit_some_rows<F>(t, row, end, 8, t.m - 8);
+  switch (lowbit_padded(t.m)) {
+    case 1:
+      return lowbit_all_rows<F, 1>(t);
+    case 2:
+      return lowbit_all_rows<F, 2>(t);
+    case 3:
+      return lowbit_all_rows<F, 3>(t);
+    case 4:
+      return lowbit_all_rows<F, 4>(t);
+    case 6:
+      return lowbit_all_rows<F, 6>(t);
+    case 8:
+      return lowbit_all_rows<F, 8>(t);
+    default:
+      return;
   }
 }
 

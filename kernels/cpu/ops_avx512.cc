@@ -1,5 +1,3 @@
-#include <immintrin.h>
-
 #include <cstdint>
 
 #define HWY_COMPILE_ONLY_STATIC
@@ -10,10 +8,8 @@
 
 namespace akv::kernels {
 namespace {
-#include "kernels/cpu/decode-inl.h"
 #include "kernels/cpu/elementwise-inl.h"
 #include "kernels/cpu/flash-inl.h"
-#include "kernels/cpu/lowbit-inl.h"
 static_assert(HWY_MAX_BYTES == 64, "Highway took another instruction set");
 }  // namespace
 
@@ -26,8 +22,6 @@ const OpTable kAvx512Ops = {
     .rotate_interleaved = rotate_interleaved,
     .to_bf16 = to_bf16,
     .to_float = to_float,
-    .dequantize_row = dequantize_row,
-    .lowbit_tile = lowbit_tile,
     .flash = {384, flash_bytes<F32Policy>, flash_run<F32Policy>},
 };
 

@@ -8,10 +8,8 @@
 
 namespace akv::kernels {
 namespace {
-#include "kernels/cpu/decode-inl.h"
 #include "kernels/cpu/elementwise-inl.h"
 #include "kernels/cpu/flash-inl.h"
-#include "kernels/cpu/lowbit-inl.h"
 }  // namespace
 
 const OpTable kPortableOps = {
@@ -23,8 +21,6 @@ const OpTable kPortableOps = {
     .rotate_interleaved = rotate_interleaved,
     .to_bf16 = to_bf16,
     .to_float = to_float,
-    .dequantize_row = dequantize_row,
-    .lowbit_tile = lowbit_tile,
     .flash = {384, flash_bytes<F32Policy>, flash_run<F32Policy>},
 };
 

@@ -21,7 +21,7 @@ void Buffer::clear() {
 }
 
 Buffer& thread_scratch(ScratchUse use) {
-  thread_local Buffer buffers[3];
+  thread_local Buffer buffers[static_cast<size_t>(ScratchUse::kCount)];
   return buffers[static_cast<size_t>(use)];
 }
 

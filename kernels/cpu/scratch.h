@@ -24,7 +24,7 @@ class Buffer {
   size_t size_ = 0;
 };
 
-enum class ScratchUse { kGemmInput, kGemmOutput, kLibrary };
+enum class ScratchUse { kGemmInput, kGemmOutput, kLibrary, kLowbitInput, kCount };
 
 // This thread's buffer for a use; a kernel may hold one only within one task.
 Buffer& thread_scratch(ScratchUse use);

@@ -10,6 +10,13 @@
 
 namespace akv::kernels {
 
+// Activation rows that one pass over the weights takes, and columns of a unit of weights.
+constexpr int kLowbitRows = 8;
+constexpr int kLowbitCols = 32;
+
+// Rows that a pass of m <= kLowbitRows is padded to: the counts that loops exist for.
+static constexpr int lowbit_padded(int m) { return m <= 4 ? m : m + m % 2; }
+
 // A tile of output rows of a product straight from stored weights (gemv.h).
 struct LowbitTile {
   const uint8_t* w = nullptr;  // first row of the tile
@@ -17,9 +24,11 @@ struct LowbitTile {
   int64_t rows = 0;            // of the tile
   int64_t cols = 0;            // K
   uint32_t type = 0;           // TensorType
-  const float* x = nullptr;    // [m, K]
-  int m = 0;                   // 1..16
-  float* y = nullptr;          // y[i * y_stride + row]
+  // The activations of one pass, 64-byte aligned: [K / 32 rounded up][lowbit_padded(m)][32], zeros
+  // where padded. One running pointer then serves every load.
+  const float* x = nullptr;
+  int m = 0;           // 1..kLowbitRows
+  float* y = nullptr;  // y[i * y_stride + row]
   int64_t y_stride = 0;
 };
 
@@ -64,20 +73,30 @@ struct OpTable {
                              float* out);
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
   void (*to_float)(const uint16_t* x, int64_t n, float* out);
-  // One row of `cols` elements of a stored format, expanded.
-  void (*dequantize_row)(uint32_t type, const uint8_t* row, int64_t cols, float* out);
-  void (*lowbit_tile)(const LowbitTile& tile);
   FlashKernel flash;  // f32
 };
 
+// Stored weights; files of their own, for they are many loops.
+struct LowbitTable {
+  // One row of `cols` elements of a stored format, expanded.
+  void (*dequantize_row)(uint32_t type, const uint8_t* row, int64_t cols, float* out);
+  void (*tile)(const LowbitTile& tile);
+};
+
 extern const OpTable kPortableOps;
+extern const LowbitTable kPortableLowbit;
 #if defined(__x86_64__)
 extern const OpTable kAvx2Ops;
+extern const LowbitTable kAvx2Lowbit;
 extern const OpTable kAvx512Ops;
+extern const LowbitTable kAvx512Lowbit;
+extern const FlashKernel kFlashAvx512Bf16;
+extern const FlashKernel kFlashAmx;
 #endif
 
-// The table of active_isa().
+// The tables of active_isa().
 const OpTable& ops();
+const LowbitTable& lowbit();
 
 // Prefill attention with operands in bf16 where the CPU has such products, else in f32.
 const FlashKernel& flash_kernel(bool bf16);

@@ -1,0 +1,13 @@
+#include <cstdint>
+
+#include "kernels/cpu/table.h"
+
+namespace akv::kernels {
+namespace {
+#include "kernels/cpu/decode-inl.h"
+#include "kernels/cpu/lowbit-inl.h"
+}  // namespace
+
+const LowbitTable kPortableLowbit = {dequantize_row, lowbit_tile};
+
+}  // namespace akv::kernels
