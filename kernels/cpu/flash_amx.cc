@@ -25,15 +25,16 @@ struct AmxPolicy : Bf16Operands {
 constexpr int kTile = 16;  // rows, and 32-bit columns
 constexpr int kPairsPerTile = 16;
 
-// All eight tiles: 16 rows of 64 bytes.
-void configure_tiles() {
-  struct alignas(64) Config {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
-  _tile_loadconfig(&config);
-}
+// All eight tiles: 16 rows of 64 bytes. Static, as GCC 12's _tile_loadconfig tells the compiler that
+// it reads eight bytes, and the stores of a local's other fields would be dropped.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+const TileConfig kTileConfig;
+
+void configure_tiles() { _tile_loadconfig(&kTileConfig); }
 
 // c [32, 32] = a [32, 2k] b [2k, 32], or +=; a's and b's cells are pairs along the summed
 // dimension.
