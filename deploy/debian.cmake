@@ -5,7 +5,8 @@ add_custom_command(OUTPUT ${changelog}
   COMMAND ${AKV_GZIP} -9nc ${CMAKE_CURRENT_SOURCE_DIR}/debian/changelog > ${changelog}
   DEPENDS debian/changelog VERBATIM)
 add_custom_target(debian_changelog ALL DEPENDS ${changelog})
-install(FILES ${changelog} debian/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${changelog} DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+install(FILES debian/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES debian/lintian-overrides DESTINATION share/lintian/overrides RENAME anchorkv)
 
 set(CPACK_GENERATOR DEB)
