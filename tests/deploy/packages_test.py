@@ -98,7 +98,8 @@ class Deb(unittest.TestCase):
             raise unittest.SkipTest("not built with the wheel's UCX, or only in part")
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="akv-deb."))
         done = support.run("cpack", "-G", "DEB", "-B", cls.folder / "stage",
-                           "-D", f"CPACK_OUTPUT_FILE_PREFIX={cls.folder}/out", cwd=support.BUILD)
+                           "-D", f"CPACK_OUTPUT_FILE_PREFIX={cls.folder}/out",
+                           "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=support.BUILD)
         assert done.returncode == 0, done.stdout + done.stderr
         (cls.deb,) = (cls.folder / "out").glob("*.deb")
         cls.root = cls.folder / "root"
