@@ -61,7 +61,7 @@ const char* type_name(TensorType type) {
 void dequantize_rows(const Matrix& m, int64_t row_begin, int64_t rows, float* out) {
   for (int64_t row = 0; row < rows; ++row) {
     lowbit().dequantize_row(static_cast<uint32_t>(m.type), row_data(m, row_begin + row), m.cols,
-                         out + row * m.cols);
+                            out + row * m.cols);
   }
 }
 

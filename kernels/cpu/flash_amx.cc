@@ -25,8 +25,8 @@ struct AmxPolicy : Bf16Operands {
 constexpr int kTile = 16;  // rows, and 32-bit columns
 constexpr int kPairsPerTile = 16;
 
-// All eight tiles: 16 rows of 64 bytes. Static, as GCC 12's _tile_loadconfig tells the compiler that
-// it reads eight bytes, and the stores of a local's other fields would be dropped.
+// All eight tiles: 16 rows of 64 bytes. Static, as GCC 12's _tile_loadconfig tells the compiler
+// that it reads eight bytes, and the stores of a local's other fields would be dropped.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
