@@ -99,7 +99,8 @@ void Daemon::on_peer(const net::PeerEvent& event) {
 
 void Daemon::emit(uint64_t owner, EngineEvent&& event) {
   if (owner == 0) {
-    std::visit([&](auto&& m) { emit_local(PeerEvent(std::move(m))); }, std::move(event));
+    std::visit([&](auto&& m) { emit_local(PeerEvent(std::forward<decltype(m)>(m))); },
+               std::move(event));
     return;
   }
   auto message = to_message(std::visit([](const auto& m) { return proto::encode(m); }, event));

@@ -28,7 +28,8 @@ class LocalPrefillImpl : public LocalPrefill {
         service_(std::make_unique<prefill::PrefillService>(
             std::move(model), tokenizer, service_options(config), *sender_, probe_, log,
             [emit = std::move(emit)](uint64_t, prefill::Event&& event) {
-              std::visit([&](auto&& m) { emit(PeerEvent(std::move(m))); }, std::move(event));
+              std::visit([&](auto&& m) { emit(PeerEvent(std::forward<decltype(m)>(m))); },
+                         std::move(event));
             })) {
     prefill::Levels levels = service_->levels();
     levels.queue_requests = nullptr;  // the front door's own gauges say it

@@ -54,7 +54,7 @@ void Engine::stop() {
 void Engine::handle(uint64_t owner, EngineCommand&& command) {
   Input input;
   input.owner = owner;
-  std::visit([&](auto&& m) { input.what = std::move(m); }, std::move(command));
+  std::visit([&](auto&& m) { input.what = std::forward<decltype(m)>(m); }, std::move(command));
   push(std::move(input));
 }
 

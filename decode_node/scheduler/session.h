@@ -1,11 +1,11 @@
 // One request in a decode engine, from its OPEN to its end.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -21,7 +21,9 @@ namespace akv::decode {
 struct SessionKey {
   uint64_t owner = 0;
   std::string id;
-  auto operator<=>(const SessionKey&) const = default;
+  bool operator<(const SessionKey& other) const {
+    return std::tie(owner, id) < std::tie(other.owner, other.id);
+  }
 };
 
 enum class SessionPhase {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "common/base/result.h"
@@ -20,7 +21,10 @@ namespace akv::prefill {
 struct RequestKey {
   uint64_t owner = 0;
   std::string id;
-  auto operator<=>(const RequestKey&) const = default;
+  bool operator==(const RequestKey&) const = default;
+  bool operator<(const RequestKey& other) const {
+    return std::tie(owner, id) < std::tie(other.owner, other.id);
+  }
 };
 
 // Thread-safe. Least recently shipped states go first when room is needed; a state that is being

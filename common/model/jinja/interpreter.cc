@@ -246,7 +246,7 @@ Status Interpreter::bind_params(const Stmt& macro, const Args& args) {
   }
   for (const auto& [name, value] : args.named) {
     const bool known = std::any_of(macro.params.begin(), macro.params.end(),
-                                   [&](const Param& p) { return p.name == name; });
+                                   [&wanted = name](const Param& p) { return p.name == wanted; });
     if (!known) return type_error("macro \"" + macro.name + "\" has no argument \"" + name + "\"");
     evaluator_.set(name, value);
   }

@@ -176,7 +176,8 @@ Result<Value> map(Runtime& runtime, const Args& args) {
   if (attribute != nullptr && args.positional.size() == 1) {
     for (const Value& item : items) {
       AKV_ASSIGN_OR_RETURN(Value value, attribute_path(item, *attribute));
-      out.push_back(value.is_undefined() && fallback != nullptr ? *fallback : std::move(value));
+      if (value.is_undefined() && fallback != nullptr) value = *fallback;
+      out.push_back(std::move(value));
     }
     return runtime.list(std::move(out));
   }
