@@ -85,8 +85,8 @@ void choose_slots(const AssignParams& p, int64_t first, int rows, const float* x
     int winner = std::max(0, lowest[r]);
     if (is_anchor) {
       winner = static_cast<int>(own++ - p.positions);
-    } else if (lowest[r] >= 0 && simd.dot(row, row, anchors.head_dim) == 0) {
-      winner = 0;
+    } else if (best[r] <= 0 && simd.dot(row, row, anchors.head_dim) == 0) {
+      winner = 0;  // a zero vector
     } else if (close[r] > 1) {
       winner = decide_race(anchors, row, cosines + static_cast<int64_t>(r) * anchors.padded,
                            best[r], lowest[r], simd);

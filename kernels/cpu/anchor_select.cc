@@ -29,9 +29,18 @@ void select_anchors(const float* score, int64_t prefix, int64_t top, int64_t ran
     std::nth_element(order.begin(), order.begin() + top, order.end(), better);
   }
   std::copy(order.begin(), order.begin() + top, out);
+  std::sort(out, out + top);
   // What is left, in increasing order, is what the draw's indices refer to.
-  std::sort(order.begin() + top, order.end());
-  int32_t* left = order.data() + top;
+  int32_t* left = order.data();
+  const int32_t* skip = out;
+  for (int32_t t = 0; t < prefix; ++t) {
+    if (skip != out + top && *skip == t) {
+      ++skip;
+    } else {
+      *left++ = t;
+    }
+  }
+  left = order.data();
   const uint64_t n = static_cast<uint64_t>(prefix - top);
   SplitMix64 rng(seed);
   for (int64_t j = 0; j < random; ++j) {

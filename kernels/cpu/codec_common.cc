@@ -72,9 +72,10 @@ uint8_t log8_encode(double x) {
       std::bit_cast<double>((bits & 0xfffffffffffffull) | 0x3ff0000000000000ull);
   int sixteenths = 0;
   for (int step = 8; step > 0; step /= 2) {
-    if (mantissa >= borders[sixteenths + step - 1]) sixteenths += step;
+    // No branch: the outcome is a coin toss.
+    sixteenths += step * static_cast<int>(mantissa >= borders[sixteenths + step - 1]);
   }
-  if (sixteenths == 15 && mantissa >= borders[15]) sixteenths = 16;
+  sixteenths += static_cast<int>(mantissa >= borders[15]);
   const int n = 16 * (exponent + 5) + sixteenths + 1;
   if (n < 1) return 0;
   return static_cast<uint8_t>((n > 127 ? 127 : n) | (std::signbit(x) ? 128 : 0));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "kernels/codec.h"
 #include "kernels/cpu/codec_simd.h"
@@ -371,6 +372,24 @@ void utility_rows(const UtilityRows& u) {
 
 // ---- residual codec
 
+// Butterfly of lanes kStep apart: lane i becomes x[i] + x[i ^ kStep], its sign by bit kStep of i.
+template <int kStep, int... kLane>
+inline __attribute__((always_inline)) V butterfly(V x, std::integer_sequence<int, kLane...>) {
+  const V other = __builtin_shufflevector(x, x, (kLane ^ kStep)...);
+  const V sign = {((kLane & kStep) != 0 ? -1.0f : 1.0f)...};
+  return x * sign + other;
+}
+
+// The steps of a Hadamard transform of n >= kLanes that stay within one register.
+inline __attribute__((always_inline)) V hadamard_lanes(V x) {
+  constexpr auto lanes = std::make_integer_sequence<int, kLanes>();
+  if constexpr (kLanes > 8) x = butterfly<8 % kLanes>(x, lanes);
+  if constexpr (kLanes > 4) x = butterfly<4 % kLanes>(x, lanes);
+  x = butterfly<2>(x, lanes);
+  return butterfly<1>(x, lanes);
+}
+
+// n is a power of two, at least 16.
 void hadamard_block(float* x, int n) {
   for (int step = n / 2; step >= kLanes; step /= 2) {
     for (int i = 0; i < n; i += 2 * step) {
@@ -381,15 +400,7 @@ void hadamard_block(float* x, int n) {
       }
     }
   }
-  for (int step = n / 2 < kLanes ? n / 2 : kLanes / 2; step >= 1; step /= 2) {
-    for (int i = 0; i < n; i += 2 * step) {
-      for (int j = i; j < i + step; ++j) {
-        const float a = x[j], b = x[j + step];
-        x[j] = a + b;
-        x[j + step] = a - b;
-      }
-    }
-  }
+  for (int i = 0; i < n; i += kLanes) store(x + i, hadamard_lanes(load<V>(x + i)));
 }
 
 void rotate(float* x, const float* signs, int dim, int block) {

@@ -86,7 +86,7 @@ void utility_chunk(const UtilityParams& p, int64_t chunk, double* key, double* v
   simd.gemm(tiles.x, d, 1, rows, o.y_t.data(), o.lanes, o.lanes, d, tiles.v_dot_y, o.lanes, false);
   for (int r = 0; r < rows; ++r) {
     const float* x = tiles.x + static_cast<int64_t>(r) * d;
-    tiles.v2[r] = static_cast<float>(simd.dot(x, x, d));
+    tiles.v2[r] = simd.residual(x, x, 0.0f, d, nullptr);
   }
   u.alpha = o.alpha.data();
   u.factor = o.factor.data();
