@@ -42,7 +42,7 @@ bootstrap() {
   local mirror
   mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list \
     /etc/apt/sources.list.d 2>/dev/null | head -n 1 | tr -d ' ' || true)"
-  debootstrap --variant=minbase bookworm "$root" "${mirror:-http://deb.debian.org/debian}"
+  debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"}
   # apt in the new root goes where apt here goes.
   cp -rT /etc/apt/sources.list.d "$root/etc/apt/sources.list.d" 2>/dev/null || true
   cp -rT /etc/apt/apt.conf.d "$root/etc/apt/apt.conf.d" 2>/dev/null || true
