@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/device_stream.h"
 #include "kernels/types.h"
 
 namespace akv::kernels {
@@ -32,5 +33,19 @@ void dequantize_rows(const Matrix& m, int64_t row_begin, int64_t rows, bf16* out
 // Row-wise conversions of n elements.
 void convert_to_bf16(const float* x, int64_t n, bf16* out);
 void convert_to_float(const bf16* x, int64_t n, float* out);
+
+namespace cuda {
+
+// Expands all of m (device memory, aligned to 16 bytes) to out [m.rows, m.cols], rounded to nearest
+// even: the same bits as dequantize_rows() to bf16.
+void dequantize(const Matrix& m, bf16* out, DeviceStream stream);
+
+// out[i] = row ids[i] of m, expanded to f32, [count, m.cols]. The ids are the caller's to check.
+void embed(const Matrix& m, const int32_t* ids, int64_t count, float* out, DeviceStream stream);
+
+void convert_to_bf16(const float* x, int64_t n, bf16* out, DeviceStream stream);
+void convert_to_float(const bf16* x, int64_t n, float* out, DeviceStream stream);
+
+}  // namespace cuda
 
 }  // namespace akv::kernels

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/device_stream.h"
 #include "kernels/gemm.h"
 #include "kernels/parallel.h"
 #include "kernels/rope.h"
@@ -60,5 +61,35 @@ class FlashPrefillScratch {
 // of a fixed size, in order.
 void flash_prefill(const FlashPrefillParams& params, FlashPrefillScratch& scratch,
                    const Parallel& parallel);
+
+namespace cuda {
+
+// Causal attention of a chunk as above, on a device: operands and probabilities in bf16, logits,
+// softmax and sums in f32. Keys come AFTER RoPE: turning a tile anew for every block of rows that
+// reads it costs 15 to 25% of the kernel, a turned copy of the one layer at work half a layer of
+// memory (finish_qkv writes both forms in one pass). head_dim is 64, 96, 128 or 256, a group
+// (q_heads / kv_heads) is 1 to 16 query heads.
+struct FlashPrefillParams {
+  const bf16* q = nullptr;  // [rows, q_heads, D], after RoPE
+  const bf16* k = nullptr;  // [pos0 + rows, kv_heads, D], after RoPE
+  const bf16* v = nullptr;  // [pos0 + rows, kv_heads, D]
+  // Either or both: f32, and rounded to bf16 for the product that follows. [rows, q_heads, D]
+  float* out = nullptr;
+  bf16* out_bf16 = nullptr;
+  int64_t rows = 0;
+  int64_t pos0 = 0;
+  int q_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+};
+
+// True for the shapes that flash_prefill takes.
+bool flash_prefill_supports(int q_heads, int kv_heads, int head_dim);
+
+// All pointers are aligned to 16 bytes. A row's result does not depend on rows or on how the prompt
+// is cut into chunks: key blocks start at multiples of a fixed size, in order.
+void flash_prefill(const FlashPrefillParams& params, DeviceStream stream);
+
+}  // namespace cuda
 
 }  // namespace akv::kernels

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/device_stream.h"
 #include "kernels/parallel.h"
 #include "kernels/types.h"
 
@@ -54,5 +55,39 @@ class PackedWeights {
 // allocated once a shape has been seen.
 void gemm(const float* x, int64_t m, const PackedWeights& w, float* y, const Parallel& parallel,
           bool accumulate = false);
+
+namespace cuda {
+
+// The prefill product on a device: bf16 operands, f32 sums and output. By cublasLt where the
+// process can load it, else by a kernel of ours; a shape that the library refuses goes to ours too.
+// The owner of the library's handle and of what it chose for each shape. Used by one thread.
+class Gemm {
+ public:
+  enum class Backend { kAuto, kOwn };
+  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+  // workspace: device memory that outlives this object, used by one stream at a time.
+  // workspace_bytes may be 0, and is kWorkspaceBytes where the library should have a free choice.
+  Gemm(void* workspace, size_t workspace_bytes, Backend backend = Backend::kAuto);
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  // y [m, n] = x [m, k] W^T, or y += x W^T with accumulate; w [n, k]. All row-major and dense,
+  // aligned to 16 bytes; k is a multiple of 8. A row's result does not depend on m or on the other
+  // rows: the library's algorithm is chosen per (n, k) alone and may not split k.
+  void run(const bf16* x, int64_t m, const bf16* w, int64_t n, int64_t k, float* y, bool accumulate,
+           DeviceStream stream);
+
+  // "cublasLt 13.0.0", or "own mma.sync (libcublasLt.so.13: cannot open ...)" with the reason why
+  // the library is not used. For the start-up log.
+  const char* description() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace cuda
 
 }  // namespace akv::kernels

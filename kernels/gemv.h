@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/device_stream.h"
 #include "kernels/parallel.h"
 #include "kernels/types.h"
 
@@ -27,5 +28,20 @@ void matmul_lowbit(const float* x, int m, std::span<const LowbitProduct> product
                    const Parallel& parallel);
 
 void matmul_lowbit(const float* x, int m, const Matrix& w, float* y, const Parallel& parallel);
+
+namespace cuda {
+
+// The most products of one call.
+inline constexpr int kMaxLowbitProducts = 4;
+
+// The same on a device, in one launch: y = x W^T, or y += x W^T with accumulate. x, every y and
+// every w.data are aligned to 16 bytes. Weights are read once, a row's result is the same bits for
+// every m and every set of products; its sums run in another order than the CPU's.
+void matmul_lowbit(const float* x, int m, std::span<const LowbitProduct> products, bool accumulate,
+                   DeviceStream stream);
+void matmul_lowbit(const float* x, int m, const Matrix& w, float* y, bool accumulate,
+                   DeviceStream stream);
+
+}  // namespace cuda
 
 }  // namespace akv::kernels

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "kernels/device_stream.h"
 #include "kernels/parallel.h"
+#include "kernels/types.h"
 
 namespace akv::kernels {
 
@@ -12,5 +14,15 @@ namespace akv::kernels {
 // A row's result does not depend on the other rows or on the workers.
 void rmsnorm(const float* x, int64_t rows, int dim, const float* weight, float eps, float* out,
              const Parallel& parallel);
+
+namespace cuda {
+
+// The same on a device; the bf16 form rounds once, to nearest even.
+void rmsnorm(const float* x, int64_t rows, int dim, const float* weight, float eps, float* out,
+             DeviceStream stream);
+void rmsnorm(const float* x, int64_t rows, int dim, const float* weight, float eps, bf16* out,
+             DeviceStream stream);
+
+}  // namespace cuda
 
 }  // namespace akv::kernels

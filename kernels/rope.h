@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/device_stream.h"
 #include "kernels/parallel.h"
 
 namespace akv::kernels {
@@ -87,5 +88,23 @@ void rope_apply(const RopeTable& table, float* x, int64_t rows, int heads, int64
 // by them: R_t x or R_t^T x.
 void rope_rotate(const RopeTable& table, const float* x, int64_t position, float* out);
 void rope_rotate_back(const RopeTable& table, const float* x, int64_t position, float* out);
+
+// The table on a device: rows[p] = cos [half], sin [half] of position p, f32, all positions
+// contiguous (RopeTable's rows, copied). A view.
+struct DeviceRope {
+  const float* rows = nullptr;
+  int half = 0;  // rope_dim / 2
+  int head_dim = 0;
+  RopePairs pairs = RopePairs::kHalf;
+  int64_t positions = 0;  // rows held; every position that a kernel is given lies below
+};
+
+namespace cuda {
+
+// rope_apply on a device; positions [rows] is read there too.
+void rope_apply(const DeviceRope& table, float* x, int64_t rows, int heads,
+                const int64_t* positions, DeviceStream stream);
+
+}  // namespace cuda
 
 }  // namespace akv::kernels
