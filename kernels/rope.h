@@ -75,16 +75,6 @@ class RopeTable {
   mutable std::atomic<int64_t> bytes_{0};
 };
 
-// The same angles in device memory, for kernels: a view, whoever fills it owns it.
-struct DeviceRope {
-  // [positions][cos half, sin half], f32, contiguous from position 0.
-  const float* rows = nullptr;
-  int half = 0;
-  int head_dim = 0;
-  RopePairs pairs = RopePairs::kHalf;
-  int64_t positions = 0;
-};
-
 // Rotates x [rows, heads, head_dim] in place; row r stands at positions[r]. Dimensions from
 // rope_dim on are left alone. A row's result does not depend on the other rows.
 void rope_apply(const RopeTable& table, float* x, int64_t rows, int heads, const int64_t* positions,
