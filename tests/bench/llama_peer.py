@@ -1,11 +1,19 @@
 """llama.cpp (PyPI llama-cpp-python) on the same model, threads and depths: JSON lines like those of
-engine_bench. Run by run.sh --peers with the interpreter that has it."""
+engine_bench. Run by run.sh --peers with the interpreter that has it.
+
+The KV is filled once: prefill is timed at each depth as it passes, decode steps are timed there and
+forgotten again. Several streams are the state of the one that was filled, saved and loaded as
+distinct sequences of a context of their own."""
 import argparse
 import ctypes
 import json
+import sys
 import time
 
 import llama_cpp as lc
+
+TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
+BATCH = 512
 
 
 def parse():
@@ -14,7 +22,7 @@ def parse():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--kv", default="f16", choices=["f16", "q8_0", "q4_0"])
+    parser.add_argument("--kv", default="f16", choices=list(TYPES))
     parser.add_argument("--flash", type=int, default=0)
     # Repacked weights: faster where they work, and llama.cpp's choice; they crash on some CPUs.
     parser.add_argument("--extra-buffers", type=int, default=1)
@@ -22,28 +30,28 @@ def parse():
     return parser.parse_args()
 
 
-TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
+def emit(row):
+    print(json.dumps(row), flush=True)
 
 
-class Peer:
-    """The low-level API: one model, one context for up to `sessions` sequences."""
+class Context:
+    """The low-level API: one context for up to `sessions` sequences of `cells` positions each."""
 
-    def __init__(self, arguments, cells, sessions):
-        lc.llama_backend_init()
-        how = lc.llama_model_default_params()
-        how.use_extra_bufts = bool(arguments.extra_buffers)
-        self.model = lc.llama_model_load_from_file(arguments.model.encode(), how)
+    def __init__(self, model, arguments, cells, sessions):
         params = lc.llama_context_default_params()
-        params.n_ctx = cells
-        params.n_batch = params.n_ubatch = 512
+        params.n_ctx = cells * sessions
+        params.n_batch = params.n_ubatch = BATCH
         params.n_seq_max = sessions
         params.n_threads = params.n_threads_batch = arguments.threads
         params.type_k = params.type_v = TYPES[arguments.kv]
         params.flash_attn_type = arguments.flash
         if hasattr(params, "kv_unified"):
             params.kv_unified = False
-        self.context = lc.llama_init_from_model(self.model, params)
-        self.batch = lc.llama_batch_init(512, 0, sessions)
+        self.context = lc.llama_init_from_model(model, params)
+        if not self.context:
+            sys.exit(f"llama.cpp makes no context of {sessions} x {cells} cells with {arguments.kv} "
+                     f"KV and flash attention {'on' if arguments.flash else 'off'}")
+        self.batch = lc.llama_batch_init(BATCH, 0, sessions)
 
     def decode(self, rows):
         """rows: (token, position, sequence, wants logits)."""
@@ -55,59 +63,86 @@ class Peer:
             self.batch.seq_id[i][0] = sequence
             self.batch.logits[i] = logits
         status = lc.llama_decode(self.context, self.batch)
-        assert status == 0, f"llama_decode: {status}"
+        if status != 0:
+            sys.exit(f"llama_decode ends with {status}")
         lc.llama_synchronize(self.context)
 
-    def prefill(self, depth):
-        ids = [i * 7919 % 40000 + 300 for i in range(depth)]
-        for begin in range(0, depth, 512):
-            part = ids[begin:begin + 512]
-            self.decode([(t, begin + i, 0, begin + i == depth - 1) for i, t in enumerate(part)])
+    def prefill(self, begin, end):
+        """Positions begin to end of the made-up prompt of engine_bench; seconds."""
+        start = time.perf_counter()
+        for first in range(begin, end, BATCH):
+            last = min(end, first + BATCH)
+            self.decode([(i * 7919 % 40000 + 300, i, 0, i == end - 1) for i in range(first, last)])
+        return time.perf_counter() - start
 
-    def copy_to(self, sequence):
-        """The state of sequence 0, saved and loaded as another's."""
+    def save(self):
         size = lc.llama_state_seq_get_size(self.context, 0)
         data = (ctypes.c_uint8 * size)()
-        assert lc.llama_state_seq_get_data(self.context, data, size, 0) == size
-        assert lc.llama_state_seq_set_data(self.context, data, size, sequence) > 0
+        if lc.llama_state_seq_get_data(self.context, data, size, 0) != size:
+            sys.exit("llama.cpp does not save its state")
+        return data
+
+    def load(self, data, sequence):
+        if lc.llama_state_seq_set_data(self.context, data, len(data), sequence) == 0:
+            sys.exit("llama.cpp does not load its own state")
 
     def forget_from(self, depth, sessions):
         memory = lc.llama_get_memory(self.context)
         for sequence in range(sessions):
             lc.llama_memory_seq_rm(memory, sequence, depth, -1)
 
+    def close(self):
+        lc.llama_batch_free(self.batch)
+        lc.llama_free(self.context)
+
+
+def time_decode(context, arguments, depth, sessions, common):
+    times = []
+    for _ in range(arguments.rounds):
+        for step in range(arguments.steps + 1):
+            begin = time.perf_counter()
+            context.decode([(1000 + step * 31 + s, depth + step, s, True)
+                            for s in range(sessions)])
+            if step:
+                times.append(time.perf_counter() - begin)
+        context.forget_from(depth, sessions)
+    times.sort()
+    best, median = times[0], times[len(times) // 2]
+    emit({"what": "decode", **common, "depth": depth, "sessions": sessions,
+          "best_ms": best * 1000, "median_ms": median * 1000,
+          "tokens_per_s_best": sessions / best, "tokens_per_s_median": sessions / median})
+
 
 def main():
     arguments = parse()
-    for case in arguments.cases:
-        depth, _, sessions = case.partition("x")
-        depth, sessions = int(depth), int(sessions or 1)
-        peer = Peer(arguments, (depth + arguments.steps + 64) * sessions, sessions)
-        begin = time.perf_counter()
-        peer.prefill(depth)
-        seconds = time.perf_counter() - begin
-        common = {"depth": depth, "kv": arguments.kv, "flash": arguments.flash}
-        print(json.dumps({"what": "prefill", **common, "total_ms": seconds * 1000,
-                          "tokens_per_s": depth / seconds}), flush=True)
-        for sequence in range(1, sessions):
-            peer.copy_to(sequence)
-        times = []
-        for _ in range(arguments.rounds):
-            for step in range(arguments.steps + 1):
-                begin = time.perf_counter()
-                peer.decode([(1000 + step * 31 + s, depth + step, s, True)
-                             for s in range(sessions)])
-                if step:
-                    times.append(time.perf_counter() - begin)
-            peer.forget_from(depth, sessions)
-        times.sort()
-        best, median = times[0], times[len(times) // 2]
-        print(json.dumps({"what": "decode", **common, "sessions": sessions,
-                          "best_ms": best * 1000, "median_ms": median * 1000,
-                          "tokens_per_s_best": sessions / best,
-                          "tokens_per_s_median": sessions / median}), flush=True)
-        lc.llama_free(peer.context)
-        lc.llama_model_free(peer.model)
+    cases = [(int(d), int(s or 1)) for d, _, s in (c.partition("x") for c in arguments.cases)]
+    cells = max(depth for depth, _ in cases) + arguments.steps + 64
+    lc.llama_backend_init()
+    how = lc.llama_model_default_params()
+    if hasattr(how, "use_extra_bufts"):
+        how.use_extra_bufts = bool(arguments.extra_buffers)
+    model = lc.llama_model_load_from_file(arguments.model.encode(), how)
+    if not model:
+        sys.exit(f"llama.cpp does not load {arguments.model}")
+    common = {"kv": arguments.kv, "flash": arguments.flash}
+    one = Context(model, arguments, cells, 1)
+    seconds, filled = 0.0, 0
+    for depth in sorted({depth for depth, _ in cases}):
+        seconds += one.prefill(filled, depth)
+        filled = depth
+        emit({"what": "prefill", **common, "depth": depth, "sessions": 1,
+              "total_ms": seconds * 1000, "tokens_per_s_best": depth / seconds})
+        if (depth, 1) in cases:
+            time_decode(one, arguments, depth, 1, common)
+        for sessions in (s for d, s in cases if d == depth and s > 1):
+            state = one.save()
+            many = Context(model, arguments, depth + arguments.steps + 64, sessions)
+            for sequence in range(sessions):
+                many.load(state, sequence)
+            time_decode(many, arguments, depth, sessions, common)
+            many.close()
+    one.close()
+    lc.llama_model_free(model)
 
 
 if __name__ == "__main__":

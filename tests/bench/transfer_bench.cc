@@ -3,8 +3,9 @@
 //
 //   transfer_bench [--transports tcp|tcp,posix,sysv] [--mib 64] [--record-kib 2048] [--rounds 15]
 //
-// Ours counts from open() on a warm connection to the moment when the receiving process has
-// checked the XXH3 of every record; perftest's rate knows neither records nor checksums.
+// One JSON object; status 1 where either side gave no figure. Ours counts from open() on a warm
+// connection to the moment when the receiving process has checked the XXH3 of every record;
+// perftest's rate knows neither records nor checksums.
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -231,16 +232,16 @@ int run(int argc, char** argv) {
   if (receive) return run_receiver(options);
   const Rates ours = run_ours(options, argv[0]);
   const Rates peer = run_perftest(options);
-  std::printf("%s, %zu MiB in records of %zu KiB\n", options.transports.c_str(), options.mib,
-              options.record_kib);
-  std::printf("  transport     best %8.0f MB/s  median %8.0f MB/s (with checksums)\n", ours.best,
-              ours.median);
-  std::printf("  ucx_perftest  best %8.0f MB/s  median %8.0f MB/s\n", peer.best, peer.median);
-  if (peer.median > 0) {
-    std::printf("  ratio         best %8.2f       median %8.2f\n", ours.best / peer.best,
-                ours.median / peer.median);
-  }
-  return ours.best > 0 ? 0 : 1;
+  if (ours.best <= 0) std::fprintf(stderr, "transfer_bench: no state arrived\n");
+  if (peer.best <= 0) std::fprintf(stderr, "transfer_bench: ucx_perftest gave no figure\n");
+  if (ours.best <= 0 || peer.best <= 0) return 1;
+  std::printf(
+      "{\"what\":\"transfer\",\"transports\":\"%s\",\"mib\":%zu,\"record_kib\":%zu,"
+      "\"best_mb_per_s\":%.0f,\"median_mb_per_s\":%.0f,\"perftest_best_mb_per_s\":%.0f,"
+      "\"perftest_median_mb_per_s\":%.0f,\"ratio_best\":%.3f,\"ratio_median\":%.3f}\n",
+      options.transports.c_str(), options.mib, options.record_kib, ours.best, ours.median,
+      peer.best, peer.median, ours.best / peer.best, ours.median / peer.median);
+  return 0;
 }
 
 }  // namespace
