@@ -2,8 +2,8 @@
 engine_bench. Run by run.sh --peers with the interpreter that has it.
 
 The KV is filled once: prefill is timed at each depth as it passes, decode steps are timed there and
-forgotten again. Several streams are the state of the one that was filled, saved and loaded as
-distinct sequences of a context of their own."""
+forgotten again. Several streams are the state of the first, saved and loaded as distinct sequences;
+each has a stream of cells of its own, so that single steps read the first one's alone."""
 import argparse
 import ctypes
 import json
@@ -75,20 +75,18 @@ class Context:
             self.decode([(i * 7919 % 40000 + 300, i, 0, i == end - 1) for i in range(first, last)])
         return time.perf_counter() - start
 
-    def save(self):
+    def copy_to(self, sequence):
+        """The state of sequence 0, saved and loaded as another's."""
         size = lc.llama_state_seq_get_size(self.context, 0)
         data = (ctypes.c_uint8 * size)()
         if lc.llama_state_seq_get_data(self.context, data, size, 0) != size:
             sys.exit("llama.cpp does not save its state")
-        return data
-
-    def load(self, data, sequence):
-        if lc.llama_state_seq_set_data(self.context, data, len(data), sequence) == 0:
+        if lc.llama_state_seq_set_data(self.context, data, size, sequence) == 0:
             sys.exit("llama.cpp does not load its own state")
 
-    def forget_from(self, depth, sessions):
+    def forget_from(self, depth, sequences):
         memory = lc.llama_get_memory(self.context)
-        for sequence in range(sessions):
+        for sequence in sequences:
             lc.llama_memory_seq_rm(memory, sequence, depth, -1)
 
     def close(self):
@@ -105,7 +103,7 @@ def time_decode(context, arguments, depth, sessions, common):
                             for s in range(sessions)])
             if step:
                 times.append(time.perf_counter() - begin)
-        context.forget_from(depth, sessions)
+        context.forget_from(depth, range(sessions))
     times.sort()
     best, median = times[0], times[len(times) // 2]
     emit({"what": "decode", **common, "depth": depth, "sessions": sessions,
@@ -125,23 +123,20 @@ def main():
     if not model:
         sys.exit(f"llama.cpp does not load {arguments.model}")
     common = {"kv": arguments.kv, "flash": arguments.flash}
-    one = Context(model, arguments, cells, 1)
+    context = Context(model, arguments, cells, max(sessions for _, sessions in cases))
     seconds, filled = 0.0, 0
     for depth in sorted({depth for depth, _ in cases}):
-        seconds += one.prefill(filled, depth)
+        seconds += context.prefill(filled, depth)
         filled = depth
         emit({"what": "prefill", **common, "depth": depth, "sessions": 1,
               "total_ms": seconds * 1000, "tokens_per_s_best": depth / seconds})
-        if (depth, 1) in cases:
-            time_decode(one, arguments, depth, 1, common)
-        for sessions in (s for d, s in cases if d == depth and s > 1):
-            state = one.save()
-            many = Context(model, arguments, depth + arguments.steps + 64, sessions)
-            for sequence in range(sessions):
-                many.load(state, sequence)
-            time_decode(many, arguments, depth, sessions, common)
-            many.close()
-    one.close()
+        for sessions in sorted(s for d, s in cases if d == depth):
+            for sequence in range(1, sessions):
+                context.copy_to(sequence)
+            time_decode(context, arguments, depth, sessions, common)
+            for sequence in range(1, sessions):
+                context.forget_from(0, range(sequence, sequence + 1))
+    context.close()
     lc.llama_model_free(model)
 
 
