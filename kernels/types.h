@@ -11,9 +11,11 @@ struct bf16 {
   uint16_t bits = 0;
 };
 
-inline float to_float(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+constexpr float to_float(bf16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 
-inline bf16 to_bf16(float x) {
+constexpr bf16 to_bf16(float x) {
   uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{static_cast<uint16_t>((u >> 16) | 0x40u)};
   u += 0x7fffu + ((u >> 16) & 1u);

@@ -36,7 +36,7 @@ def main(arguments):
         faults = layers.check({path: text for path, text in tree((".h", ".cc", ".cu", ".cuh")).items()
                                if layers.module_of(path)})
     elif arguments == ["figures"]:
-        faults = figures.check(tree((".h", ".cc", ".py", ".sh", ".md")))
+        faults = figures.check(tree((".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".md")))
     elif arguments[:1] == ["third-party"] and len(arguments) > 1:
         faults = third_party.check((ROOT / "THIRD_PARTY.md").read_text(encoding="utf-8"),
                                    third_party.linked_libraries(arguments[1:]))

@@ -5,10 +5,10 @@ import re
 
 MAX_FILE_LINES = 800
 # Scripts may be wider than C++, whose width clang-format keeps anyway.
-MAX_LINE_CHARACTERS = {".h": 100, ".cc": 100, ".py": 110, ".sh": 110}
+MAX_LINE_CHARACTERS = {".h": 100, ".cc": 100, ".cu": 100, ".cuh": 100, ".py": 110, ".sh": 110}
 # Words of comments that mean unfinished work.
 _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-_SOURCE = (".h", ".cc", ".py", ".sh")
+_SOURCE = (".h", ".cc", ".cu", ".cuh", ".py", ".sh")
 
 
 def check_file(path, text):
@@ -27,7 +27,7 @@ def check_file(path, text):
         if _UNFINISHED.search(line) and not path.startswith("tests/rules/"):
             faults.append(f"{path}:{number}: unfinished: {line.strip()}")
     # An -inl.h is compiled once for each instruction set, so it is guarded by its own means.
-    if suffix == ".h" and not path.endswith("-inl.h") and "#pragma once" not in text:
+    if suffix in (".h", ".cuh") and not path.endswith("-inl.h") and "#pragma once" not in text:
         faults.append(f"{path}: no #pragma once")
     if text and not text.endswith("\n"):
         faults.append(f"{path}: no newline at the end")
@@ -43,7 +43,7 @@ def check(files):
         if not path.endswith(_SOURCE) or path.startswith("tests/golden/"):
             continue
         faults += check_file(path, text)
-        if path.endswith((".h", ".cc")):
+        if path.endswith((".h", ".cc", ".cu", ".cuh")):
             folders.add(posixpath.dirname(path))
     for folder in sorted(folders):
         # The folders of tests share one page.
