@@ -70,6 +70,7 @@ void fields(A& a, Ref<A, Landing> m) {
   a.text("transfer", m.transfer, 32);
   a.text("token", m.token, 32);
   a.integer("attempt", m.attempt, uint32_t{0}, kAnyU32);
+  a.optional_text("extension", m.extension, 256);
 }
 
 template <class A>

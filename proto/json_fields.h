@@ -26,6 +26,10 @@ class FieldWriter {
   using RefTo = const M&;
 
   void text(const char* key, const std::string& value, size_t /*max_bytes*/) { json_[key] = value; }
+  // Left out where empty, so that peers without the field read the rest.
+  void optional_text(const char* key, const std::string& value, size_t /*max_bytes*/) {
+    if (!value.empty()) json_[key] = value;
+  }
   template <std::integral T>
   void integer(const char* key, T value, T /*min*/, T /*max*/) {
     json_[key] = value;
@@ -102,6 +106,9 @@ class FieldReader {
     value = field->get<std::string>();
     if (value.size() > max_bytes)
       fail(key, "is longer than " + std::to_string(max_bytes) + " bytes");
+  }
+  void optional_text(const char* key, std::string& value, size_t max_bytes) {
+    if (error_.empty() && json_->contains(key)) text(key, value, max_bytes);
   }
   template <std::integral T>
   void integer(const char* key, T& value, T min, T max) {

@@ -52,6 +52,7 @@ struct LandingAddress {
   std::string transport;        // Receiver::name(): "ucx" or "inproc"
   std::string version;          // Receiver::version(): for ucx the library's version string
   std::vector<uint64_t> sizes;  // optional: bytes of each record; checked by post() when given
+  std::string extension;        // Receiver::extension(): what it offers beyond, or empty
 };
 
 struct RecordSent {  // the payload of this record is not read any more; it may not have landed
@@ -80,6 +81,9 @@ using LandEventFn = std::function<void(const LandEvent&)>;
 struct Payload {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> keepalive;
+  // Optional: the same bytes in the memory of this process's device, valid as long as `bytes`, for
+  // transports that can read it.
+  const std::byte* device = nullptr;
 };
 
 // Valid for one Sender; never reused within it.
@@ -182,6 +186,9 @@ struct LandingSpec {
   std::vector<std::span<std::byte>> destinations;
   TimePoint deadline;
   LandEventFn on_event;
+  // Optional, one for each destination: device memory that a transport which lands there fills
+  // too. Whether it did is not said; the destinations are the truth.
+  std::vector<std::byte*> device_destinations;
 };
 
 // The landing end. Thread-safe. The destructor cancels every landing, delivers its terminal event
@@ -209,6 +216,9 @@ class Receiver {
 
   virtual std::string_view name() const = 0;
   virtual std::string_view version() const = 0;
+  // What a sender may use beyond name() and version(), in the transport's own words, to be carried
+  // in the landing's address. A sender that does not know it ignores it.
+  virtual std::string extension() const { return {}; }
   virtual TransportStats stats() const = 0;
 };
 

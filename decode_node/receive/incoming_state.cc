@@ -41,6 +41,7 @@ Result<proto::Landing> IncomingState::expect(transport::Receiver& receiver,
   landing.transfer = transfer_.hex();
   landing.token = spec.token.hex();
   landing.attempt = attempt;
+  landing.extension = receiver.extension();
   AKV_RETURN_IF_ERROR(receiver.expect(std::move(spec)));
   return landing;
 }

@@ -17,6 +17,7 @@ Result<transport::LandingAddress> landing_address(const proto::Landing& landing,
   to.attempt = landing.attempt;
   to.transport = landing.transport;
   to.version = landing.ucx_version;
+  to.extension = landing.extension;
   to.sizes.push_back(plan.header_bytes);
   to.sizes.insert(to.sizes.end(), plan.record_bytes.begin(), plan.record_bytes.end());
   return to;
