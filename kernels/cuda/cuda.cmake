@@ -73,11 +73,11 @@ function(akv_device_test name)
     list(APPEND shim_sources ${copy})
   endforeach()
   akv_test(${name} SRCS ${A_SRCS} ${shim_sources}
-           DEPS ${A_DEPS} akv_kernels_shim akv_cuda_shim
+           DEPS ${A_DEPS} akv_kernels_shim akv_device_shim akv_cuda_shim
            LABELS ${A_LABELS} TIMEOUT ${A_TIMEOUT})
   if(AKV_CUDA_ENABLED)
     akv_binary(${name}_gpu SRCS ${A_SRCS} ${A_CUDA_SRCS}
-               DEPS ${A_DEPS} akv_kernels_cuda CUDA::cudart_static
+               DEPS ${A_DEPS} akv_kernels_cuda akv_device_cuda CUDA::cudart_static
                     GTest::gtest GTest::gmock GTest::gtest_main)
     akv_nvcc_options(${name}_gpu)
     target_compile_definitions(${name}_gpu PRIVATE AKV_ON_GPU

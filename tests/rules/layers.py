@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "common/base": [],
     "common/log": ["common/base"],
     "common/config": _BASE,
-    "common/device": _BASE,
+    "common/device": _BASE + ["kernels"],
     "common/net": _BASE,
     "common/metrics": _BASE,
     "common/kv": _BASE + _MIDDLE + _KV,

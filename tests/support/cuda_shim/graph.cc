@@ -7,13 +7,17 @@
 namespace cuda_shim {
 
 cudaError_t unsafe_while_capturing(Runtime& r) {
-  if (r.captures == 0) return cudaSuccess;
+  cudaError_t error = cudaSuccess;
   for (cudaStream_t stream : r.streams) {
-    if (stream->capture != nullptr && stream->capture_mode != cudaStreamCaptureModeRelaxed) {
-      stream->capture_invalid = true;
+    if (stream->capture == nullptr || stream->capture_mode == cudaStreamCaptureModeRelaxed ||
+        (stream->capture_mode == cudaStreamCaptureModeThreadLocal &&
+         stream->capture_thread != std::this_thread::get_id())) {
+      continue;
     }
+    stream->capture_invalid = true;
+    error = cudaErrorStreamCaptureUnsupported;
   }
-  return cudaErrorStreamCaptureUnsupported;
+  return error;
 }
 
 namespace {
@@ -47,7 +51,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     found->capture_origin = true;
     found->capture_invalid = false;
     found->capture_mode = mode;
-    if (mode != cudaStreamCaptureModeRelaxed) ++r.captures;
+    found->capture_thread = std::this_thread::get_id();
     return cudaSuccess;
   });
 }
@@ -60,7 +64,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (found == nullptr) return cudaErrorInvalidResourceHandle;
   if (found->capture == nullptr || !found->capture_origin) return cudaErrorStreamCaptureUnmatched;
   CUgraph_st* made = found->capture;
-  if (found->capture_mode != cudaStreamCaptureModeRelaxed) --r.captures;
   bool invalid = false;
   for (cudaStream_t member : made->streams) invalid = invalid || member->capture_invalid;
   const bool joined = cuda_shim::leave_capture(*made);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -50,7 +51,6 @@ struct Runtime {
   uint64_t device_bytes = 0;
   std::vector<cudaStream_t> streams;  // alive, the default one first
   std::unordered_map<const void*, int> dynamic_shared_limit;
-  int captures = 0;  // under way, in the modes that forbid unsafe calls
   bool eager = false;
 };
 
@@ -59,7 +59,8 @@ Runtime& runtime();
 // Runs body() under the lock unless a fault says otherwise; keeps the error for cudaGetLastError.
 cudaError_t call(const std::function<cudaError_t(Runtime&)>& body);
 
-// The error of calls that may not be made while a stream is captured.
+// The error of calls that the calling thread may not make while a stream is captured; they spoil
+// the capture.
 cudaError_t unsafe_while_capturing(Runtime& r);
 
 // Puts work into a stream, or into the graph that it is captured into.
@@ -95,6 +96,7 @@ struct CUstream_st {
   bool capture_invalid = false;
   bool capture_joined = true;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  std::thread::id capture_thread;
 };
 
 struct CUevent_st {

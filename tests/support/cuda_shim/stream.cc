@@ -83,7 +83,12 @@ cudaError_t enqueue(Runtime& r, cudaStream_t stream, Work work) {
     if (!stream->capture_origin) stream->capture_joined = false;
     return cudaSuccess;
   }
-  if (stream == default_stream(r) && r.captures > 0) return cudaErrorStreamCaptureImplicit;
+  // The default stream would have to wait for a blocking stream that is captured.
+  if (stream == default_stream(r)) {
+    for (cudaStream_t other : r.streams) {
+      if (other->blocking && other->capture != nullptr) return cudaErrorStreamCaptureImplicit;
+    }
+  }
   order_with_default(r, stream);
   stream->work.push_back(std::move(work));
   return r.eager ? drain(r, stream) : cudaSuccess;
@@ -212,6 +217,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         found->capture_origin = false;
         found->capture_invalid = false;
         found->capture_joined = false;
+        found->capture_mode = cudaStreamCaptureModeRelaxed;  // its origin's mode counts
         event->captured_in->streams.push_back(found);
       }
       if (found->capture != event->captured_in) return cudaErrorStreamCaptureIsolation;
