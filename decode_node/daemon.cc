@@ -156,12 +156,14 @@ Status Daemon::start_front() {
       *parts_.peers, std::move(local), *parts_.probe, context_.log);
   parts_.peers->on_lost = [this](const Peer& peer) { parts_.dispatcher->on_peer_lost(peer); };
   const auto zero = [] { return 0.0; };
-  EngineLevels engine{zero, zero, zero, zero};
+  EngineLevels engine{zero, zero, zero, zero, zero, {}, {}};  // without a limit, no share of it
   if (parts_.engine) engine = parts_.engine->levels();
   parts_.probe->watch(
       *context_.metrics, std::move(engine),
       FrontLevels{.queue_requests = [this] { return parts_.dispatcher->queue_requests(); },
                   .queue_tokens = [this] { return parts_.dispatcher->queue_tokens(); },
+                  .max_queue_requests = [this] { return parts_.dispatcher->max_queue_requests(); },
+                  .max_queue_tokens = [this] { return parts_.dispatcher->max_queue_tokens(); },
                   .peers = [this] { return parts_.peers->count_samples(); },
                   .heartbeat_ages = [this] { return parts_.peers->age_samples(); }});
   return {};

@@ -34,6 +34,7 @@ class LocalPrefillImpl : public LocalPrefill {
     prefill::Levels levels = service_->levels();
     levels.queue_requests = nullptr;  // the front door's own gauges say it
     levels.queue_tokens = nullptr;
+    levels.max_queue_tokens = nullptr;
     probe_.watch(metrics, std::move(levels));
   }
   ~LocalPrefillImpl() override { stop(); }

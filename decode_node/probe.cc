@@ -32,9 +32,14 @@ Probe::Probe(MetricsRegistry& r)
 
 void Probe::watch(MetricsRegistry& r, EngineLevels engine, FrontLevels front) {
   const auto gauge = [&](const char* name, const char* help, std::function<double()> read) {
-    callbacks_.push_back(r.gauge_callback(name, help, {}, std::move(read)));
+    if (read) callbacks_.push_back(r.gauge_callback(name, help, {}, std::move(read)));
   };
   gauge("akv_sessions", "Sessions in every phase.", std::move(engine.sessions));
+  gauge("akv_sessions_parked", "Sessions that wait for pages in the middle of an answer.",
+        std::move(engine.parked));
+  gauge("akv_sessions_limit", "What --max-sessions allows.", std::move(engine.max_sessions));
+  gauge("akv_state_limit_bytes", "What --max-state-bytes allows: states and dense pages together.",
+        std::move(engine.max_state_bytes));
   gauge("akv_state_resident_bytes", "Bytes of states held and verified.",
         std::move(engine.resident_bytes));
   gauge("akv_state_reserved_bytes", "Bytes reserved for states that have not landed.",
@@ -42,6 +47,10 @@ void Probe::watch(MetricsRegistry& r, EngineLevels engine, FrontLevels front) {
   gauge("akv_suffix_bytes", "Bytes of dense pages after prompts.", std::move(engine.suffix_bytes));
   gauge("akv_queue_requests", "Requests without a first token.", std::move(front.queue_requests));
   gauge("akv_queue_tokens", "Their prompt tokens.", std::move(front.queue_tokens));
+  gauge("akv_queue_limit_requests", "Requests without a first token that are taken at most.",
+        std::move(front.max_queue_requests));
+  gauge("akv_queue_limit_tokens", "Prompt tokens that may wait at most.",
+        std::move(front.max_queue_tokens));
   callbacks_.push_back(
       r.gauges_callback("akv_peers", "Peers by role and state.", std::move(front.peers)));
   callbacks_.push_back(r.gauges_callback("akv_heartbeat_age_seconds",

@@ -10,16 +10,22 @@
 
 namespace akv::decode {
 
-// Levels that are read at each scrape; each must be thread-safe.
+// Levels that are read at each scrape; each must be thread-safe, an empty one is left out. Limits
+// are what the flags say, so that a share can be computed without knowing them.
 struct EngineLevels {
   std::function<double()> sessions;
+  std::function<double()> parked;
   std::function<double()> resident_bytes;
   std::function<double()> reserved_bytes;
   std::function<double()> suffix_bytes;
+  std::function<double()> max_sessions;
+  std::function<double()> max_state_bytes;
 };
 struct FrontLevels {
   std::function<double()> queue_requests;
   std::function<double()> queue_tokens;
+  std::function<double()> max_queue_requests;
+  std::function<double()> max_queue_tokens;
   std::function<std::vector<GaugeSample>()> peers;           // labels role, state
   std::function<std::vector<GaugeSample>()> heartbeat_ages;  // label peer; seconds
 };

@@ -38,7 +38,11 @@ void Probe::watch(MetricsRegistry& r, Levels levels) {
   };
   gauge("akv_queue_requests", "Prompts waiting or in work.", std::move(levels.queue_requests));
   gauge("akv_queue_tokens", "Prompt tokens waiting or in work.", std::move(levels.queue_tokens));
+  gauge("akv_queue_limit_tokens", "Prompt tokens that may wait or be in work at most.",
+        std::move(levels.max_queue_tokens));
   gauge("akv_outbox_bytes", "Bytes of states kept for resending.", std::move(levels.outbox_bytes));
+  gauge("akv_outbox_limit_bytes", "What --outbox-bytes allows.",
+        std::move(levels.max_outbox_bytes));
   gauge("akv_prefill_dense_kv_bytes", "Dense K/V alive in prefill: one layer of one prompt.",
         std::move(levels.dense_kv_bytes));
 }

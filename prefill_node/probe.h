@@ -14,7 +14,9 @@ namespace akv::prefill {
 struct Levels {
   std::function<double()> queue_requests;
   std::function<double()> queue_tokens;
+  std::function<double()> max_queue_tokens;
   std::function<double()> outbox_bytes;
+  std::function<double()> max_outbox_bytes;
   std::function<double()> dense_kv_bytes;
 };
 

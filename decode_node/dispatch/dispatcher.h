@@ -75,6 +75,8 @@ class Dispatcher : public api::GenerationService {
   bool idle() const { return open_requests_.load() == 0; }
   double queue_requests() const { return static_cast<double>(queue_requests_.load()); }
   double queue_tokens() const { return static_cast<double>(queue_tokens_.load()); }
+  double max_queue_requests() const { return static_cast<double>(options_.max_queue); }
+  double max_queue_tokens() const { return static_cast<double>(options_.max_queue_tokens); }
 
  private:
   using RequestPtr = std::shared_ptr<Request>;

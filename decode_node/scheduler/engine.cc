@@ -350,9 +350,12 @@ EngineLevels Engine::levels() const {
     return [this, field] { return static_cast<double>(load().*field); };
   };
   return {.sessions = level(&proto::Load::sessions),
+          .parked = [this] { return static_cast<double>(parked_count_.load()); },
           .resident_bytes = level(&proto::Load::resident_bytes),
           .reserved_bytes = level(&proto::Load::reserved_bytes),
-          .suffix_bytes = level(&proto::Load::suffix_bytes)};
+          .suffix_bytes = level(&proto::Load::suffix_bytes),
+          .max_sessions = [this] { return static_cast<double>(options_.max_sessions); },
+          .max_state_bytes = [this] { return static_cast<double>(pool_.capacity()); }};
 }
 
 }  // namespace akv::decode

@@ -55,7 +55,8 @@ DASHBOARDS = {
             "prompt": f"sum(rate(akv_prompt_tokens_total{DECODE}{RATE}))",
             "generated": f"sum(rate(akv_generated_tokens_total{RATE}))"}),
         ("Waiting for a first token", "short", "Requests at each front door.",
-         {"{{node}}": f"akv_queue_requests{DECODE}"}),
+         {"{{node}}": f"akv_queue_requests{DECODE}",
+          "limit {{node}}": "akv_queue_limit_requests"}),
         ("Peers", "short", "As each front door sees them.",
          {"{{node}} {{role}} {{state}}": "akv_peers"}),
         ("Error budget burnt", "percentunit", "Share of requests over the objective, one hour.", {
@@ -79,7 +80,8 @@ DASHBOARDS = {
          f"sum(up{PREFILL})"),
     ], [
         ("Queue tokens", "short", "The key figure of a node that is too slow.",
-         {"{{node}}": f"akv_queue_tokens{PREFILL}"}),
+         {"{{node}}": f"akv_queue_tokens{PREFILL}",
+          "limit {{node}}": f"akv_queue_limit_tokens{PREFILL}"}),
         ("Queue requests", "short", "Prompts waiting or in work.",
          {"{{node}}": f"akv_queue_requests{PREFILL}"}),
         ("Backlog", "s", "Queue tokens over the rate of 5 minutes.",
@@ -92,7 +94,7 @@ DASHBOARDS = {
         ("Dense K/V alive", "bytes", "At most one layer of one prompt: 4 S H D.",
          {"{{node}}": "akv_prefill_dense_kv_bytes"}),
         ("Outbox", "bytes", "States kept until their requests end.",
-         {"{{node}}": "akv_outbox_bytes", "limit {{node}}": "akv:outbox_limit_bytes"}),
+         {"{{node}}": "akv_outbox_bytes", "limit {{node}}": "akv_outbox_limit_bytes"}),
         ("Resident memory", "bytes", "Of the process.",
          {"{{node}}": f"akv_resident_memory_bytes{PREFILL}"}),
     ]),
@@ -108,7 +110,9 @@ DASHBOARDS = {
         ("Checksum failures", "short", "States refused before use, all time.",
          "sum(akv_checksum_failures_total)"),
     ], [
-        ("Sessions", "short", "In every phase.", {"{{node}}": "akv_sessions"}),
+        ("Sessions", "short", "In every phase; parked ones pause for want of pages.", {
+            "{{node}}": "akv_sessions", "parked {{node}}": "akv_sessions_parked",
+            "limit {{node}}": "akv_sessions_limit"}),
         ("Batch size", "short", "Mean of live sessions in a step.", {"{{node}}": mean("akv_batch_size")}),
         ("Steps", "ops", "Batched forwards a second.",
          {"{{node}}": f"sum by (node) (rate(akv_batch_size_count{RATE}))"}),
@@ -167,8 +171,8 @@ DASHBOARDS = {
          "max(akv:state_used:ratio)"),
         ("Outbox used", "percentunit", "The fullest prefill node.",
          "max(akv:outbox_used:ratio)"),
-        ("Queue used", "percentunit", "The fullest front door.",
-         "max(akv_queue_requests / akv:queue_limit_requests)"),
+        ("Queue used", "percentunit", "The fullest daemon, by requests or tokens.",
+         "max(akv:queue_used:ratio)"),
         ("Backlog", "s", "Longest time a new prompt would wait.",
          "max(akv:prefill_backlog_seconds)"),
         ("Mean state", "bytes", "Memory of a session's prompt.",
@@ -178,17 +182,17 @@ DASHBOARDS = {
          f"/ {REQUESTS}"),
     ], [
         ("State memory", "bytes", "Resident, reserved and suffix share a limit.", {
-            "used {{node}}": "akv:state_bytes:sum", "limit {{node}}": "akv:state_limit_bytes"}),
+            "used {{node}}": "akv:state_bytes:sum", "limit {{node}}": "akv_state_limit_bytes"}),
         ("Outbox", "bytes", "Least recently used states leave first.", {
-            "used {{node}}": "akv_outbox_bytes", "limit {{node}}": "akv:outbox_limit_bytes"}),
+            "used {{node}}": "akv_outbox_bytes", "limit {{node}}": "akv_outbox_limit_bytes"}),
         ("Queue tokens", "short", "What autoscaling of prefill follows.",
          {"{{job}}": "akv:queue_tokens:sum"}),
         ("State bytes", "bytes", "What autoscaling of decode follows.",
          {"{{job}}": "akv:state_bytes:total"}),
         ("Unexplained memory", "bytes", "Resident memory without states; should stand still.",
          {"{{node}}": "akv:unexplained_memory_bytes"}),
-        ("Sessions and batch", "short", "A gap with full memory: parked sessions.", {
-            "sessions {{node}}": "akv_sessions", "batch {{node}}": "akv:batch_size:mean_5m"}),
+        ("Parked sessions", "short", "Streams that pause for want of pages.",
+         {"{{node}}": "akv_sessions_parked"}),
         ("Decode work per prefill work", "short", "Generated over prompt tokens.",
          {"ratio": f"sum(rate(akv_generated_tokens_total{RATE})) / "
                    f"sum(rate(akv_prompt_tokens_total{DECODE}{RATE}))"}),

@@ -21,7 +21,7 @@ def main():
     output = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else (
         here / "overlays/monitoring/prometheusrule.yaml")
     lines = []
-    for name in ("limits", "recording", "alerts"):
+    for name in ("recording", "alerts"):
         text = (here.parent / f"prometheus/{name}.yml").read_text()
         lines += text.split("\ngroups:\n", 1)[1].splitlines()
     output.write_text(HEAD + "".join(f"  {line}\n" if line else "\n" for line in lines))

@@ -53,6 +53,7 @@ class Scheduler {
   // [thread-safe] Levels for heartbeats and metrics.
   uint64_t queue_requests() const { return jobs_count_.load(std::memory_order_relaxed); }
   uint64_t queue_tokens() const { return jobs_tokens_.load(std::memory_order_relaxed); }
+  uint64_t max_queue_tokens() const { return options_.max_queue_tokens; }
   uint64_t dense_kv_bytes() const { return stream_.dense_kv_bytes(); }
 
  private:

@@ -132,7 +132,9 @@ proto::Load PrefillService::load() const {
 Levels PrefillService::levels() const {
   return {.queue_requests = [this] { return static_cast<double>(scheduler_.queue_requests()); },
           .queue_tokens = [this] { return static_cast<double>(scheduler_.queue_tokens()); },
+          .max_queue_tokens = [this] { return static_cast<double>(scheduler_.max_queue_tokens()); },
           .outbox_bytes = [this] { return static_cast<double>(outbox_.bytes()); },
+          .max_outbox_bytes = [this] { return static_cast<double>(outbox_.capacity_bytes()); },
           .dense_kv_bytes = [this] { return static_cast<double>(scheduler_.dense_kv_bytes()); }};
 }
 

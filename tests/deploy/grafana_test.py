@@ -106,7 +106,7 @@ class Live(unittest.TestCase):
     @classmethod
     def write_configuration(cls):
         """deploy/prometheus as it is, but for the intervals and the targets' addresses."""
-        for name in ("limits.yml", "recording.yml", "alerts.yml"):
+        for name in ("recording.yml", "alerts.yml"):
             shutil.copy(support.DEPLOY / "prometheus" / name, cls.folder)
         text = (support.DEPLOY / "prometheus/prometheus.yml").read_text()
         for setting in ("scrape_interval", "scrape_timeout", "evaluation_interval"):

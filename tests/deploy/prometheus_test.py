@@ -7,7 +7,7 @@ import support
 
 yaml = support.need_module("yaml")
 PROMETHEUS = support.DEPLOY / "prometheus"
-RULES = [PROMETHEUS / name for name in ("limits.yml", "recording.yml", "alerts.yml")]
+RULES = [PROMETHEUS / name for name in ("recording.yml", "alerts.yml")]
 CASES = sorted((support.ROOT / "tests/deploy/prometheus").glob("*_test.yml"))
 
 
