@@ -1,6 +1,7 @@
 #include "decode_node/dispatch/peers.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -74,19 +75,11 @@ void Peers::set_remote(Role role, const std::vector<HostPort>& addresses) {
 
 Peer* Peers::pick(Role role, net::PeerId avoid) {
   Peer* best = nullptr;
+  const auto key = [avoid](const Peer& peer) {
+    return std::make_tuple(peer.id == avoid, burden(peer), peer.id != kLocalPeer, peer.last_pick);
+  };
   const auto consider = [&](Peer& peer) {
-    if (!peer.usable()) return;
-    if (best == nullptr) {
-      best = &peer;
-      return;
-    }
-    const bool best_avoided = best->id == avoid;
-    const bool peer_avoided = peer.id == avoid;
-    if (best_avoided != peer_avoided) {
-      if (best_avoided) best = &peer;
-    } else if (burden(peer) < burden(*best)) {
-      best = &peer;
-    }
+    if (peer.usable() && (best == nullptr || key(peer) < key(*best))) best = &peer;
   };
   const auto local = local_.find(role);
   if (local != local_.end()) {
@@ -96,6 +89,7 @@ Peer* Peers::pick(Role role, net::PeerId avoid) {
   for (auto& [id, peer] : remote_) {
     if (peer.role == role) consider(peer);
   }
+  if (best != nullptr) best->last_pick = ++picks_;
   return best;
 }
 

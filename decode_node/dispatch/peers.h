@@ -35,6 +35,7 @@ struct Peer {
   std::string reason;               // of kRefused and kDown
   proto::Load load;                 // of its last heartbeat
   uint64_t outstanding_tokens = 0;  // prompt tokens that we sent there and that are not done
+  uint64_t last_pick = 0;           // number of the pick that chose it last; 0: none
   bool usable() const { return state == State::kUp && !load.draining && load.ready; }
 };
 
@@ -51,7 +52,9 @@ class Peers {
   // (on_lost runs for them).
   void set_remote(Role role, const std::vector<HostPort>& addresses);
 
-  // The least loaded usable peer, or null. `avoid` is taken only when nobody else is usable.
+  // The least loaded usable peer, or null; of equals the part in this process, then the one that
+  // was picked longest ago, so that idle peers take turns and a new one gets work. `avoid` is taken
+  // only when nobody else is usable.
   Peer* pick(Role role, net::PeerId avoid = ~net::PeerId{0});
   Peer* find(Role role, net::PeerId id);
   bool is_dialed(net::PeerId id) const { return remote_.contains(id); }
@@ -84,6 +87,7 @@ class Peers {
   proto::Hello hello_;
   std::map<Role, Local> local_;
   std::map<net::PeerId, Peer> remote_;
+  uint64_t picks_ = 0;
 
   mutable std::mutex snapshot_mutex_;
   std::string unready_ = "starting";

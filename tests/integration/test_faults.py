@@ -43,6 +43,15 @@ def holder(daemons, metric):
                                       and d.metrics()[metric] > 0), None), what=metric)
 
 
+def test_idle_peers_take_turns(cluster):
+    prefills, decodes, front = cluster
+    for seed in range(4):
+        assert h.post(front, "/v1/completions", h.completion(h.long_prompt(60, seed),
+                                                             max_tokens=3))[0] == 200
+    assert [p.metrics()['akv_requests_total{outcome="ok"}'] for p in prefills] == [2, 2]
+    assert all(d.metrics()["akv_batch_size_count"] >= 2 for d in decodes)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_decode_dies_and_the_stream_goes_on(cluster, how):
     prefills, decodes, front = cluster
