@@ -21,13 +21,18 @@ TEXT = (ROOT / "tests/golden/text/licence.txt")
 START_TIMEOUT_S = 60
 
 
+def binary(program):
+    """Those that end in _next speak another state format and are made for the tests."""
+    return BUILD / ("tests/integration" if program.endswith("_next") else program) / program
+
+
 class Daemon:
     """One daemon process; `ready` holds the addresses of its ready line."""
 
     def __init__(self, program, *flags, env=None, wait=True):
         self.program = program
         self.log = tempfile.NamedTemporaryFile("w+b", suffix=f".{program}.log", delete=False)
-        command = [str(BUILD / program / program), *map(str, flags)]
+        command = [str(binary(program)), *map(str, flags)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log,
                                         env={**os.environ, **(env or {})})
         self.ready = self._wait_ready() if wait else None
@@ -94,13 +99,13 @@ class Daemon:
         return values
 
 
-def prefill(*flags, **kw):
-    return Daemon("prefill_node", "--model", MODEL, "--control", "127.0.0.1:0", "--metrics",
+def prefill(*flags, program="prefill_node", **kw):
+    return Daemon(program, "--model", MODEL, "--control", "127.0.0.1:0", "--metrics",
                   "127.0.0.1:0", *flags, **kw)
 
 
-def decode(*flags, **kw):
-    return Daemon("decode_node", "--model", MODEL, "--http", "127.0.0.1:0", "--control",
+def decode(*flags, program="decode_node", **kw):
+    return Daemon(program, "--model", MODEL, "--http", "127.0.0.1:0", "--control",
                   "127.0.0.1:0", "--metrics", "127.0.0.1:0", *flags, **kw)
 
 
