@@ -28,6 +28,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS
 "libc6 (>= 2.36), libstdc++6 (>= 12), libgcc-s1, libgomp1, libzmq5, libprometheus-cpp-core1.0, \
 libdnnl2, libhwy1, libpcre2-8-0, libfmt9, libxxhash0, libssl3")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "python3")  # make-keys.sh, where keys are made on this host
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA
     "${CMAKE_CURRENT_SOURCE_DIR}/debian/postinst;${CMAKE_CURRENT_SOURCE_DIR}/debian/prerm")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

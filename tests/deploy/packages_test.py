@@ -77,10 +77,14 @@ class Units(unittest.TestCase):
             for key in values:
                 flag = "--" + key.removeprefix("AKV_").lower().replace("_", "-")
                 self.assertIn(flag, support.flags(program), key)
-            done = support.run(support.binary(program), "--dump-config",
-                               env={"PATH": os.environ["PATH"], **values})
+            # The one file that is read for this; it lies beside the others once installed.
+            self.assertEqual(values["AKV_CONFIG"], "/etc/anchorkv/daemon.json")
+            done = support.run(support.binary(program), "--dump-config", env={
+                "PATH": os.environ["PATH"], **values,
+                "AKV_CONFIG": str(SYSTEMD / "daemon.json.example")})
             self.assertEqual(done.returncode, 0, done.stderr)
             shown = json.loads(done.stdout)
+            self.assertEqual(shown["log-level"], "info")
             self.assertEqual(shown["metrics"], values["AKV_METRICS"])
 
     def test_scraped_ports_are_those_of_the_examples(self):
@@ -115,9 +119,16 @@ class Deb(unittest.TestCase):
                      "lib/systemd/system/anchorkv-prefill.service", "lib/sysusers.d/anchorkv.conf",
                      "lib/tmpfiles.d/anchorkv.conf", "share/man/man1/decode_node.1.gz",
                      "share/man/man1/prefill_node.1.gz", "share/doc/anchorkv/copyright",
-                     "share/doc/anchorkv/examples/common.env.example",
+                     "share/doc/anchorkv/examples/common.env.example", "share/anchorkv/lib.sh",
+                     "share/doc/anchorkv/examples/daemon.json.example",
                      "share/doc/anchorkv/examples/prometheus/alerts.yml"]:
             self.assertTrue((self.root / "usr" / path).exists(), path)
+
+    def test_keys_are_made_without_the_tree(self):
+        done = support.run(self.root / "usr/share/anchorkv/make-keys.sh", self.folder / "keys")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({path.name for path in (self.folder / "keys").iterdir()},
+                         {"curve.key", "api-keys"})
 
     def test_daemons_run_and_find_the_ucx_inside(self):
         for program in support.PROGRAMS:

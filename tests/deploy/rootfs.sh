@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Proof without a container engine that the .deb stands alone: a bare Debian 12 by debootstrap, the
-# package installed in it, both daemons run there as an ordinary user, a question answered.
+# package installed and configured in it by deploy/README.md, both daemons run there as an ordinary
+# user, a question answered.
 #
 #   tests/deploy/rootfs.sh [FOLDER]     FOLDER is kept; without one a temporary folder is used
 #
@@ -8,46 +9,15 @@
 # apt's own list). Exit status 77 (skipped) where root or debootstrap is missing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../deploy/lib.sh"
+source "$AKV_ROOT/tests/deploy/debian_root.sh"
 
-if ((EUID != 0)) || ! command -v debootstrap >/dev/null; then
-  say "skipped: needs root and debootstrap"
-  exit 77
-fi
-# Mounts are this script's own and end with it.
-if [[ -z ${AKV_ROOTFS_OWN_MOUNTS:-} ]]; then
-  export AKV_ROOTFS_OWN_MOUNTS=1
-  exec unshare --mount "${BASH_SOURCE[0]}" "$@"
-fi
+debian_root "${1:-}" "$@"
+cd "$AKV_ROOT"
 build="${AKV_BUILD_DIR:-$AKV_ROOT/build/release}"
-port=18080
-keep="${1:-}"
-root="${keep:-$(mktemp -d "${TMPDIR:-/tmp}/akv-root.XXXXXX")}"
-mkdir -p "$root"
-chmod 755 "$root" # an ordinary user must pass it
-
-finish() {
-  local place
-  for place in proc sys dev/shm; do umount -R "$root/$place" 2>/dev/null || true; done
-  rm -rf "$root.deb"
-  [[ -n $keep ]] || rm -rf --one-file-system "$root"
-}
-trap finish EXIT
 
 package() {
   rm -rf "$root.deb"
   (cd "$build" && cpack -G DEB -B "$root.deb/stage" -D "CPACK_OUTPUT_FILE_PREFIX=$root.deb")
-}
-
-bootstrap() {
-  local mirror
-  mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list \
-    /etc/apt/sources.list.d 2>/dev/null | head -n 1 | tr -d ' ' || true)"
-  debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"}
-  # apt in the new root goes where apt here goes.
-  cp -rT /etc/apt/sources.list.d "$root/etc/apt/sources.list.d" 2>/dev/null || true
-  cp -rT /etc/apt/apt.conf.d "$root/etc/apt/apt.conf.d" 2>/dev/null || true
-  if [[ -f /etc/apt/apt.conf ]]; then cp /etc/apt/apt.conf "$root/etc/apt/"; fi
-  cp /etc/resolv.conf "$root/etc/resolv.conf"
 }
 
 install_package() {
@@ -58,32 +28,43 @@ install_package() {
   # Without systemd the package has no tool that makes its user.
   chroot "$root" getent passwd anchorkv >/dev/null ||
     chroot "$root" useradd --system --no-create-home anchorkv
-  mkdir -p "$root/var/lib/anchorkv/models"
-  cp "$AKV_DEFAULT_MODEL" "$root/var/lib/anchorkv/models/model.gguf"
 }
 
-# What any host has: UCX reads the network devices from /sys and maps memory in /dev/shm.
-mount_places() {
-  mount -t proc proc "$root/proc"
-  mount --rbind --make-rslave /sys "$root/sys"
-  mkdir -p "$root/dev/shm"
-  mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+# As deploy/README.md says, with the examples of the package; only the ports are other ones, so that
+# nothing else of this machine is in the way.
+configure() {
+  local etc="$root/etc/anchorkv" examples="$root/usr/share/doc/anchorkv/examples" name
+  mkdir -p "$etc" "$root/var/lib/anchorkv/models" # systemd-tmpfiles makes them where it is
+  install -m 0644 "$AKV_DEFAULT_MODEL" "$root/var/lib/anchorkv/models/"
+  for name in common.env prefill.env decode.env daemon.json; do
+    sed 's/^\(AKV_.*:\)\([789][0-9]\{3\}\)$/\11\2/' "$examples/$name.example" >"$etc/$name"
+  done
+  echo 127.0.0.1:17100 >"$etc/prefill-peers"
+  deploy/make-keys.sh "$root.deb/keys"
+  install -m 0640 "$root.deb/keys/curve.key" "$root.deb/keys/api-keys" "$etc/"
+  chroot "$root" chgrp anchorkv /etc/anchorkv/curve.key /etc/anchorkv/api-keys
 }
 
-# In the root, as the package's user, until `stop` is there; both daemons must end with 0.
+# In the root, as the package's user and as the units start them, until `stop` is there; both daemons
+# must end with 0.
 serve() {
   # shellcheck disable=SC2016  # these variables are the inner shell's
   chroot "$root" setpriv --reuid=anchorkv --regid=anchorkv --clear-groups sh -eu -c '
-    model=/var/lib/anchorkv/models/model.gguf
-    prefill_node --model $model --control 127.0.0.1:17100 --metrics 127.0.0.1:0 &
-    prefill=$!
-    decode_node --model $model --http "127.0.0.1:$1" --prefill 127.0.0.1:17100 &
-    decode=$!
+    run() {
+      set -a
+      . /etc/anchorkv/common.env
+      . "/etc/anchorkv/$1.env"
+      set +a
+      "${1}_node" --check
+      exec "${1}_node"
+    }
+    (run prefill) & prefill=$!
+    (run decode) & decode=$!
     while [ ! -e /tmp/stop ]; do sleep 0.2; done
     kill -TERM $decode
     wait $decode
     kill -TERM $prefill
-    wait $prefill' sh "$port"
+    wait $prefill'
 }
 
 ask() {
@@ -92,7 +73,8 @@ ask() {
   serve &
   local daemons=$!
   for _ in $(seq 1 150); do
-    answer="$(curl -s "http://127.0.0.1:$port/v1/chat/completions" -d "$question" || true)"
+    answer="$(curl -s "http://127.0.0.1:18080/v1/chat/completions" -d "$question" \
+      -H "Authorization: Bearer $(head -n 1 "$root/etc/anchorkv/api-keys")" || true)"
     [[ $answer == *choices* ]] && break
     sleep 0.2
   done
@@ -105,6 +87,7 @@ ask() {
 step "make the .deb" package
 step "bootstrap Debian 12" bootstrap
 step "install the package in it" install_package
+step "configure it" configure
 mount_places
 ask
 say "packages in the root: $(chroot "$root" dpkg-query -W | wc -l), size: $(du -sxh "$root" | cut -f 1)"
