@@ -30,7 +30,8 @@ inline constexpr int kValueCodeGroup = 1;
 // of `group` residuals are stored word-major [words][r]; the last group holds the r = n % group
 // that are left, so that no byte is padding: offset = (first * words + word * r + index - first)
 // * 4.
-inline int64_t code_word_offset(int64_t index, int64_t n, int word, int words, int group) {
+inline constexpr int64_t code_word_offset(int64_t index, int64_t n, int word, int words,
+                                          int group) {
   const int64_t first = index / group * group;
   const int64_t r = n - first < group ? n - first : group;
   return (first * words + word * r + (index - first)) * 4;

@@ -14,6 +14,10 @@
 #include "kernels/rope.h"
 #include "kernels/types.h"
 
+namespace akv::kernels::cuda {
+struct CodecLayer;
+}
+
 namespace akv::kv {
 
 // LayerInput with pointers into device memory, rows aligned to 16 bytes. They are read until the
@@ -33,13 +37,19 @@ struct DeviceLayerInput {
 //   once the stream has passed it: finish(layer, host)
 class DeviceEncoder {
  public:
-  // Device bytes that an encoder of this plan takes: the record and everything in between.
-  // kResourceExhausted is not its business: the number is exact and known before any work.
-  static uint64_t memory_bytes(const StatePlan& plan);
+  // The attention weights of the observed queries are by far the largest scratch. KV heads go
+  // through the observation in groups whose weights fit these bytes, at least one by one: at 128K
+  // tokens and four query heads a KV head's are 64 MiB. The record does not depend on it.
+  static constexpr uint64_t kObservationBytes = uint64_t{128} << 20;
 
-  // `memory`: device memory of memory_bytes(plan), aligned to 256; it must outlive the encoder.
-  // `state_checksum` is that of the state's header (write_header).
-  DeviceEncoder(const StatePlan& plan, uint64_t state_checksum, std::byte* memory);
+  // Device bytes that an encoder of this plan takes, the record included; exact.
+  static uint64_t memory_bytes(const StatePlan& plan,
+                               uint64_t observation_bytes = kObservationBytes);
+
+  // `memory`: device memory of memory_bytes(plan, observation_bytes), aligned to 256; it must
+  // outlive the encoder. `state_checksum` is that of the state's header (write_header).
+  DeviceEncoder(const StatePlan& plan, uint64_t state_checksum, std::byte* memory,
+                uint64_t observation_bytes = kObservationBytes);
 
   // Enqueues the layer's work and, where `host` is not empty, the copy of the record to it. `host`
   // has plan.record_bytes[input.layer] bytes; pinned memory makes the copy asynchronous. Never
@@ -56,12 +66,14 @@ class DeviceEncoder {
   std::byte* device_record() const { return memory_; }
 
  private:
-  Status encode_compressed(const DeviceLayerInput& input, DeviceStream stream) const;
+  void encode_compressed(const kernels::cuda::CodecLayer& layer, int layer_index,
+                         DeviceStream stream) const;
 
   StatePlan plan_;
   RecordLayout layout_;
   uint64_t state_checksum_ = 0;
   std::byte* memory_ = nullptr;
+  uint64_t observation_bytes_ = 0;
 };
 
 }  // namespace akv::kv

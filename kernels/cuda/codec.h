@@ -27,7 +27,7 @@ inline constexpr int kObserveChunk = 64;
 // Query lanes are padded to a multiple of this.
 inline constexpr int kObserveLanes = 32;
 
-inline constexpr int64_t observe_chunks(int64_t tokens) {
+constexpr int64_t observe_chunks(int64_t tokens) {
   return (tokens + kObserveChunk - 1) / kObserveChunk;
 }
 
@@ -45,9 +45,11 @@ struct CodecLayer {
   DeviceRope rope;             // positions >= S
   uint32_t* faults = nullptr;  // [1]
 
-  int64_t prefix() const { return tokens - window; }  // P
-  int queries() const { return window * group; }      // m, of one KV head: w * g + j
-  int lanes() const { return (queries() + kObserveLanes - 1) / kObserveLanes * kObserveLanes; }
+  constexpr int64_t prefix() const { return tokens - window; }  // P
+  constexpr int queries() const { return window * group; }      // m, of one KV head: w * g + j
+  constexpr int lanes() const {
+    return (queries() + kObserveLanes - 1) / kObserveLanes * kObserveLanes;
+  }
 };
 
 // Exact attention of the last W queries over the whole prompt, for `heads` KV heads from `first`.
@@ -72,8 +74,8 @@ int observe_spans(int64_t tokens);
 void observe_layer(const CodecLayer& layer, const LayerObservation& out, DeviceStream stream);
 
 // Pooled scores and the choice of anchors. score: [heads][P]; positions: [heads][k], ascending, the
-// window last; scratch: [heads][k]. The uniform share is drawn with anchor_seed(seed, layer_index,
-// head), head counted from the layer's first.
+// window last; scratch: [heads][2 k]. The uniform share is drawn with anchor_seed(seed,
+// layer_index, head), head counted from the layer's first.
 struct SelectParams {
   int first = 0;
   int heads = 0;
@@ -103,7 +105,7 @@ struct LayerAnchors {
   double* norm2 = nullptr;   // [2][heads][padded]
   uint64_t* hash = nullptr;  // [2][heads][padded], scratch
 };
-inline constexpr int padded_anchors(int k) { return (k + 63) / 64 * 64; }
+constexpr int padded_anchors(int k) { return (k + 63) / 64 * 64; }
 void load_anchors(const CodecLayer& layer, const LayerAnchors& out, DeviceStream stream);
 
 // Nearest anchor and coefficient of every non-window token of both sides (Eq. 1, 2). Arrays of the
@@ -155,8 +157,8 @@ void allocate_residuals(const AllocateParams& params, DeviceStream stream);
 // Codes the chosen residuals (A.1) into the record's two regions, whose inner layout follows from
 // the counts (kv::region_layout).
 struct EncodeParams {
-  const int32_t* positions = nullptr;  // unused slots never occur
-  // All heads' anchors by position: row of slot a of head h is the token positions[h * k + a].
+  // All heads' anchors, [H][k]: the row of slot a of head h is that of token positions[h * k + a].
+  const int32_t* positions = nullptr;
   int k = 0;
   LayerAssignment assignment;
   const uint64_t* masks = nullptr;
