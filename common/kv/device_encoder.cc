@@ -203,7 +203,7 @@ DeviceEncoder::DeviceEncoder(const StatePlan& plan, uint64_t state_checksum, std
 }
 
 Status DeviceEncoder::encode(const DeviceLayerInput& input, std::span<std::byte> host,
-                             DeviceStream stream) const {
+                             DeviceStream stream, std::byte* record) const {
   const KvShape& s = plan_.shape;
   const bool compressed = plan_.codec == Codec::kAnchorKv;
   if (input.layer < 0 || input.layer >= s.layers || input.k_pre == nullptr || input.v == nullptr ||
@@ -215,30 +215,33 @@ Status DeviceEncoder::encode(const DeviceLayerInput& input, std::span<std::byte>
       input.rope.positions < plan_.tokens) {
     return make_error(Code::kInvalidArgument, "the RoPE table does not cover the prompt");
   }
+  if (record == nullptr) record = memory_;
+  AKV_CHECK(reinterpret_cast<uintptr_t>(record) % 8 == 0);
   const uint64_t bytes = plan_.record_bytes[input.layer];
   // What no operator writes is zero: padding, and what the greedy choice leaves of a region.
-  dev::clear_bytes(memory_, bytes, stream);
+  dev::clear_bytes(record, bytes, stream);
   dev::CodecLayer layer = layer_of(plan_);
   layer.k = input.k_pre;
   layer.v = input.v;
   layer.q = input.q_obs;
   layer.rope = input.rope;
   // The header's bytes carry the faults to the host, which overwrites them.
-  layer.faults = at<uint32_t>(memory_, 0);
+  layer.faults = at<uint32_t>(record, 0);
   if (compressed) {
-    encode_compressed(layer, input.layer, stream);
+    encode_compressed(layer, input.layer, record, stream);
   } else {
-    bf16* k_out = at<bf16>(memory_, proto::kRecordHeaderBytes);
+    bf16* k_out = at<bf16>(record, proto::kRecordHeaderBytes);
     const int64_t elements = plan_.tokens * s.kv_heads * s.head_dim;
     dev::write_dense_record(layer, k_out, k_out + elements, stream);
   }
-  if (!host.empty()) dev::copy_to_host(host.data(), memory_, bytes, stream);
+  if (!host.empty()) dev::copy_to_host(host.data(), record, bytes, stream);
   return {};
 }
 
 void DeviceEncoder::encode_compressed(const kernels::cuda::CodecLayer& layer, int layer_index,
-                                      DeviceStream stream) const {
+                                      std::byte* record, DeviceStream stream) const {
   Division d = divide(plan_, memory_, observation_bytes_);
+  d.record = record;
   d.assignment.slots_out = d.record + layout_.slots;
   d.assignment.gammas_out = d.record + layout_.gammas;
   d.assignment.index_bytes = layout_.index_bytes;
@@ -251,6 +254,11 @@ void DeviceEncoder::encode_compressed(const kernels::cuda::CodecLayer& layer, in
   dev::allocate_residuals(allocate_params(plan_, layout_, d), stream);
   dev::encode_residuals(layer, encode_params(plan_, layout_, d), stream);
   dev::write_record_rows(layer, record_rows(plan_, layout_, d), stream);
+}
+
+void DeviceEncoder::seal_on_device(std::span<const std::byte> host, std::byte* record,
+                                   DeviceStream stream) const {
+  dev::copy_to_device(record, host.data(), proto::kRecordHeaderBytes, stream);
 }
 
 Status DeviceEncoder::finish(int layer, std::span<std::byte> host) const {

@@ -54,19 +54,26 @@ class DeviceEncoder {
   // Enqueues the layer's work and, where `host` is not empty, the copy of the record to it. `host`
   // has plan.record_bytes[input.layer] bytes; pinned memory makes the copy asynchronous. Never
   // waits, allocates or synchronises. kInvalidArgument if the input does not belong to the plan.
-  Status encode(const DeviceLayerInput& input, std::span<std::byte> host,
-                DeviceStream stream) const;
+  // `record`: where the record is built, device memory of as many bytes, aligned to 8 (its place in
+  // a state that is sent from the device); null for the encoder's own.
+  Status encode(const DeviceLayerInput& input, std::span<std::byte> host, DeviceStream stream,
+                std::byte* record = nullptr) const;
 
   // Seals a copied record with its header and checksum. Call once the stream has passed the
   // layer's encode. kDataLoss if the layer's tensors, a coefficient or a scale were not finite.
   Status finish(int layer, std::span<std::byte> host) const;
 
-  // The record as the last encode leaves it on the device: complete but for its header, which
-  // finish() writes into the host's copy. The next encode overwrites it, in stream order.
+  // Enqueues the copy of a finished record's header to the record on the device, which is complete
+  // but for it: for states that are sent from there. `host` is pinned and stays until then.
+  void seal_on_device(std::span<const std::byte> host, std::byte* record,
+                      DeviceStream stream) const;
+
+  // The encoder's own record as the last encode leaves it on the device, without its header. The
+  // next encode overwrites it, in stream order.
   std::byte* device_record() const { return memory_; }
 
  private:
-  void encode_compressed(const kernels::cuda::CodecLayer& layer, int layer_index,
+  void encode_compressed(const kernels::cuda::CodecLayer& layer, int layer_index, std::byte* record,
                          DeviceStream stream) const;
 
   StatePlan plan_;

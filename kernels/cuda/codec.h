@@ -190,8 +190,9 @@ void write_record_rows(const CodecLayer& layer, const RecordRows& out, DeviceStr
 // used. Sets kInputNotFinite.
 void write_dense_record(const CodecLayer& layer, bf16* k_out, bf16* v_out, DeviceStream stream);
 
-// cudaMemsetAsync to zero, and cudaMemcpyAsync to host memory (pinned, or it waits).
+// cudaMemsetAsync to zero, and cudaMemcpyAsync to and from host memory (pinned, or it waits).
 void clear_bytes(void* device, size_t bytes, DeviceStream stream);
+void copy_to_device(void* device, const void* host, size_t bytes, DeviceStream stream);
 void copy_to_host(void* host, const void* device, size_t bytes, DeviceStream stream);
 
 }  // namespace akv::kernels::cuda

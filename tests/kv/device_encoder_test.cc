@@ -184,6 +184,21 @@ TEST(DeviceEncoder, NotFinite) {
   EXPECT_FALSE(r.status.ok());
 }
 
+// A record built in its place in a device state, 8 bytes past any better alignment, and sealed
+// there.
+TEST(DeviceEncoder, StatesOnTheDevice) {
+  const GoldenCase c = make_inputs(spec(32, 2, 2, 230));
+  for (const CodecOptions& options : {paper_options(), pooled_options()}) {
+    const StatePlan plan = plan_of(c, options, 0.5);
+    const DeviceRecord own = encode_on_device(c, plan);
+    ASSERT_EQ(own.error, "");
+    const DeviceRecord placed = encode_in_place(c, plan, 8);
+    ASSERT_EQ(placed.error, "");
+    ASSERT_TRUE(placed.status.ok());
+    EXPECT_TRUE(placed.words == own.words);
+  }
+}
+
 TEST(DeviceEncoder, InputOfAnotherPlan) {
   const GoldenCase c = make_inputs(spec(32, 2, 2, 230));
   StatePlan plan = plan_of(c, pooled_options(), 0.5);

@@ -299,6 +299,44 @@ class Comparison {
   bool f32_scales_ = false;
 };
 
+// A case's tensors on the device.
+struct Inputs {
+  explicit Inputs(const GoldenCase& c)
+      : table(c.rope, c.tokens + 64),
+        k(c.k.data(), c.k.size() * sizeof(bf16)),
+        v(c.v.data(), c.v.size() * sizeof(bf16)),
+        q(c.q.data(), c.q.size() * sizeof(bf16)),
+        rope(angles(table, c.tokens).data(), c.tokens * 2 * table.half() * sizeof(float)) {
+    layer.layer = c.layer;
+    layer.k_pre = k.as<bf16>();
+    layer.v = v.as<bf16>();
+    layer.q_obs = q.as<bf16>();
+    layer.rope = {rope.as<float>(), table.half(), table.head_dim(), table.pairs(), c.tokens};
+  }
+  kernels::RopeTable table;
+  Upload k, v, q, rope;
+  DeviceLayerInput layer;
+};
+
+// Waits for the layer, seals and verifies it.
+void complete(const DeviceEncoder& encoder, int layer, const StatePlan& plan, DeviceRecord& out) {
+  if (!out.status.ok()) return;
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
+    out.error = cudaGetErrorString(error);
+    return;
+  }
+  out.status = encoder.finish(layer, out.bytes(plan, layer));
+  if (!out.status.ok()) return;
+  const Status valid = verify_record(out.bytes(plan, layer), layer, plan, kStateChecksum);
+  if (!valid.ok()) out.error = valid.error().message;
+}
+
+DeviceRecord empty_record(const StatePlan& plan, int layer) {
+  DeviceRecord out;
+  out.words.assign(plan.record_bytes[layer] / 8, ~uint64_t{0});
+  return out;
+}
+
 }  // namespace
 
 RecordTies& RecordTies::operator+=(const RecordTies& o) {
@@ -342,32 +380,32 @@ StatePlan plan_of(const GoldenCase& c, const CodecOptions& options, double theta
 
 DeviceRecord encode_on_device(const GoldenCase& c, const StatePlan& plan,
                               uint64_t observation_bytes) {
-  DeviceRecord out;
-  const uint64_t bytes = plan.record_bytes[c.layer];
-  out.words.assign(bytes / 8 + 1, ~uint64_t{0});
-  const kernels::RopeTable table(c.rope, c.tokens + 64);
-  const std::vector<float> rows = angles(table, c.tokens);
-  const Upload k(c.k.data(), c.k.size() * sizeof(bf16)), v(c.v.data(), c.v.size() * sizeof(bf16));
-  const Upload q(c.q.data(), c.q.size() * sizeof(bf16));
-  const Upload rope(rows.data(), rows.size() * sizeof(float));
+  DeviceRecord out = empty_record(plan, c.layer);
+  const Inputs inputs(c);
   const Upload memory(nullptr, DeviceEncoder::memory_bytes(plan, observation_bytes));
-  DeviceLayerInput input;
-  input.layer = c.layer;
-  input.k_pre = k.as<bf16>();
-  input.v = v.as<bf16>();
-  input.q_obs = q.as<bf16>();
-  input.rope = {rope.as<float>(), table.half(), table.head_dim(), table.pairs(), c.tokens};
   const DeviceEncoder encoder(plan, kStateChecksum, memory.as<std::byte>(), observation_bytes);
-  out.status = encoder.encode(input, out.bytes(plan, c.layer), DeviceStream{});
-  if (!out.status.ok()) return out;
-  if (cudaDeviceSynchronize() != cudaSuccess) {
-    out.error = cudaGetErrorString(cudaGetLastError());
-    return out;
+  out.status = encoder.encode(inputs.layer, out.bytes(plan, c.layer), DeviceStream{});
+  complete(encoder, c.layer, plan, out);
+  return out;
+}
+
+DeviceRecord encode_in_place(const GoldenCase& c, const StatePlan& plan, uint64_t offset) {
+  DeviceRecord out = empty_record(plan, c.layer);
+  const std::span<std::byte> bytes = out.bytes(plan, c.layer);
+  const Inputs inputs(c);
+  const Upload memory(nullptr, DeviceEncoder::memory_bytes(plan));
+  const Upload state(nullptr, offset + bytes.size());
+  std::byte* record = state.as<std::byte>() + offset;
+  const DeviceEncoder encoder(plan, kStateChecksum, memory.as<std::byte>());
+  out.status = encoder.encode(inputs.layer, bytes, DeviceStream{}, record);
+  complete(encoder, c.layer, plan, out);
+  if (!out.status.ok() || !out.error.empty()) return out;
+  encoder.seal_on_device(bytes, record, DeviceStream{});
+  std::vector<uint64_t> there(out.words.size());
+  if (cudaMemcpy(there.data(), record, bytes.size(), cudaMemcpyDeviceToHost) != cudaSuccess ||
+      there != out.words) {
+    out.error = "the device's record is not the host's";
   }
-  out.status = encoder.finish(c.layer, out.bytes(plan, c.layer));
-  if (!out.status.ok()) return out;
-  const Status valid = verify_record(out.bytes(plan, c.layer), c.layer, plan, kStateChecksum);
-  if (!valid.ok()) out.error = valid.error().message;
   return out;
 }
 

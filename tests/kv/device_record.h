@@ -41,6 +41,10 @@ struct DeviceRecord {
 DeviceRecord encode_on_device(const GoldenCase& c, const StatePlan& plan,
                               uint64_t observation_bytes = DeviceEncoder::kObservationBytes);
 
+// The same into a state on the device, `offset` bytes (a multiple of 8) past an aligned address,
+// and sealed there: an error unless the device's bytes end up the host's.
+DeviceRecord encode_in_place(const GoldenCase& c, const StatePlan& plan, uint64_t offset);
+
 // A plan for the case's shape and budget. REQUIRES: the request can be planned.
 StatePlan plan_of(const GoldenCase& c, const CodecOptions& options, double theta);
 

@@ -1,4 +1,4 @@
-// What a record repeats of its input, dense records, and the two memory operations of an encode.
+// What a record repeats of its input, dense records, and the memory operations of an encode.
 #include "kernels/cuda/codec/numeric.h"
 
 namespace akv::kernels::cuda {
@@ -73,6 +73,11 @@ void write_dense_record(const CodecLayer& layer, bf16* k_out, bf16* v_out, Devic
 
 void clear_bytes(void* device, size_t bytes, DeviceStream stream) {
   static_cast<void>(cudaMemsetAsync(device, 0, bytes, static_cast<cudaStream_t>(stream.handle)));
+}
+
+void copy_to_device(void* device, const void* host, size_t bytes, DeviceStream stream) {
+  static_cast<void>(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice,
+                                    static_cast<cudaStream_t>(stream.handle)));
 }
 
 void copy_to_host(void* host, const void* device, size_t bytes, DeviceStream stream) {
