@@ -156,7 +156,7 @@ Status Daemon::start_front() {
       *parts_.peers, std::move(local), *parts_.probe, context_.log);
   parts_.peers->on_lost = [this](const Peer& peer) { parts_.dispatcher->on_peer_lost(peer); };
   const auto zero = [] { return 0.0; };
-  EngineLevels engine{zero, zero, zero, zero, zero, {}, {}};  // without a limit, no share of it
+  EngineLevels engine{zero, zero, zero, zero, zero, {}, {}, {}};  // without a limit, no share of it
   if (parts_.engine) engine = parts_.engine->levels();
   parts_.probe->watch(
       *context_.metrics, std::move(engine),
@@ -235,6 +235,7 @@ void Daemon::stop() {
   if (std::exchange(stopped_, true)) return;
   parts_.prefill_watch.reset();
   parts_.decode_watch.reset();
+  if (parts_.dispatcher) parts_.dispatcher->abandon();
   if (parts_.api) parts_.api->stop(kStopGraceMs);
   if (parts_.admin) parts_.admin->stop(0);
   if (parts_.control) parts_.control->stop();

@@ -16,6 +16,8 @@ namespace {
 
 constexpr int64_t kRetryAfterMs = 1000;
 constexpr int64_t kReportWaitMs = 500;  // for SENT, when the output ends before it
+constexpr auto kLateSlack = std::chrono::seconds(1);
+constexpr const char* kTimedOut = "the request timed out";
 
 int64_t retry_after_ms(const Error& error) {
   const bool later = error.code == Code::kUnavailable || error.code == Code::kResourceExhausted;
@@ -297,9 +299,25 @@ void Dispatcher::conclude(Request& request) {
 void Dispatcher::fail(Request& request, const Error& error, const char* phase) {
   const auto sink = request.sink;
   const auto cancelled = request.cancelled;
-  const api::GenerationError failure{error, retry_after_ms(error), phase};
+  // Peers see the request's own deadline pass in their part of the work, and call it by that.
+  const bool late = error.code == Code::kDeadlineExceeded &&
+                    SteadyClock::now() + kLateSlack > request.spec.deadline;
+  const api::GenerationError failure{late ? make_error(error.code, kTimedOut) : error,
+                                     retry_after_ms(error), phase};
   forget(request, phase);
   if (!*cancelled) sink->on_error(failure);
+}
+
+void Dispatcher::abandon() {
+  draining_ = true;
+  control_.post([this] {
+    std::vector<RequestPtr> open;
+    for (const auto& [handle, request] : requests_) open.push_back(request);
+    for (const RequestPtr& request : open) {
+      fail(*request, make_error(Code::kUnavailable, "the server stops now; ask another one"),
+           "stop");
+    }
+  });
 }
 
 void Dispatcher::left_queue(const Request& request) {
@@ -341,7 +359,7 @@ void Dispatcher::tick() {
     if (now > request->spec.deadline) late.push_back(request);
   }
   for (const RequestPtr& request : late) {
-    fail(*request, make_error(Code::kDeadlineExceeded, "the request timed out"),
+    fail(*request, make_error(Code::kDeadlineExceeded, kTimedOut),
          request->output.empty() ? "prefill" : "decode");
   }
 }

@@ -72,6 +72,8 @@ class Dispatcher : public api::GenerationService {
 
   // [thread-safe]
   void drain() { draining_ = true; }
+  // [thread-safe] Drains, and ends what is open with an error that tells clients to ask again.
+  void abandon();
   bool idle() const { return open_requests_.load() == 0; }
   double queue_requests() const { return static_cast<double>(queue_requests_.load()); }
   double queue_tokens() const { return static_cast<double>(queue_tokens_.load()); }

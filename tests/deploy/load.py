@@ -15,7 +15,8 @@ ANSWER_TOKENS = 8
 class Load:
     """`rate` requests a second, whether answers come or not. A client goes to the next front door
     where one is away or says 429 or 503; when all do, it waits as Retry-After says and asks again,
-    for `patience` seconds: then it was refused. Lost is what broke off or ended in any other way."""
+    for `patience` seconds: then it was refused, as by a 504. Lost is what broke off or ended in any
+    other way."""
 
     def __init__(self, doors, options):
         self.doors, self.rate, self.patience = doors, options.rate, options.patience
@@ -45,6 +46,8 @@ class Load:
                     continue
                 if status == 200:
                     return reply["choices"][0]["text"]
+                if status == 504:
+                    return None
                 if status not in (429, 503) or "message" not in reply["error"]:
                     raise RuntimeError(f"status {status}: {reply}")
                 pause = float(wait)

@@ -148,6 +148,24 @@ def test_drain_finishes_what_runs_and_refuses_new():
         assert pair.prefill.stop() == 0
 
 
+def test_a_drain_that_takes_too_long_says_so_to_every_client():
+    with h.Pair(decode_flags=["--drain-timeout-ms", "300"]) as pair:
+        body = h.completion(h.long_prompt(60), max_tokens=5000, ignore_eos=True)
+        stream = h.Stream(pair.decode, "/v1/completions", body)
+        chunks = iter(stream)
+        next(chunks)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(h.post, pair.decode, "/v1/completions",
+                                  h.completion(h.long_prompt(4000), max_tokens=500))
+            h.wait_until(lambda: pair.decode.metrics()["akv_queue_requests"] == 1, what="queued")
+            pair.decode.signal(signal.SIGTERM)
+            errors = [chunk["error"] for chunk in chunks if "error" in chunk]
+            status, reply = waiting.result()
+        assert [error["message"] for error in errors] == ["the server stops now; ask another one"]
+        assert (status, reply["error"]["message"]) == (503, errors[0]["message"])
+        assert pair.decode.process.wait(20) == 0
+
+
 def test_sessions_beyond_page_memory_are_parked_and_lose_nothing():
     bodies = [h.completion(h.long_prompt(600, seed), max_tokens=250, ignore_eos=True,
                            kv={"codec": "none"}) for seed in range(4)]
@@ -159,7 +177,9 @@ def test_sessions_beyond_page_memory_are_parked_and_lose_nothing():
     memory = int(sum(r["kv"]["state_bytes"] for r in replies) / 0.875) + 4096
     with h.Pair(decode_flags=["--max-state-bytes", memory]) as pair:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda b: h.post(pair.decode, "/v1/completions", b), bodies))
+            asked = [pool.submit(h.post, pair.decode, "/v1/completions", b) for b in bodies]
+            h.wait_until(lambda: pair.decode.metrics()["akv_sessions_parked"] > 0, 60, "parking")
+            answers = [answer.result() for answer in asked]
         assert [a[0] for a in answers] == [200] * 4
         assert [a[1]["choices"][0]["text"] for a in answers] == expected
         assert pair.decode.log_events("session parked")
