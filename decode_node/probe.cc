@@ -40,6 +40,8 @@ void Probe::watch(MetricsRegistry& r, EngineLevels engine, FrontLevels front) {
   gauge("akv_sessions_limit", "What --max-sessions allows.", std::move(engine.max_sessions));
   gauge("akv_state_limit_bytes", "What --max-state-bytes allows: states and dense pages together.",
         std::move(engine.max_state_bytes));
+  gauge("akv_state_used_ratio", "Share of that limit that states and pages take or reserve.",
+        std::move(engine.used_share));
   gauge("akv_state_resident_bytes", "Bytes of states held and verified.",
         std::move(engine.resident_bytes));
   gauge("akv_state_reserved_bytes", "Bytes reserved for states that have not landed.",

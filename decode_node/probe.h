@@ -20,6 +20,7 @@ struct EngineLevels {
   std::function<double()> suffix_bytes;
   std::function<double()> max_sessions;
   std::function<double()> max_state_bytes;
+  std::function<double()> used_share;  // of max_state_bytes, 0 to 1
 };
 struct FrontLevels {
   std::function<double()> queue_requests;

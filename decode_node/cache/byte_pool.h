@@ -44,6 +44,10 @@ class BytePool {
   uint64_t state_capacity() const { return state_capacity_; }
   uint64_t state_bytes() const { return states_.load(std::memory_order_relaxed); }
   uint64_t page_bytes() const { return pages_.load(std::memory_order_relaxed); }
+  // Of the capacity, 0 to 1.
+  double used_share() const {
+    return static_cast<double>(state_bytes() + page_bytes()) / static_cast<double>(capacity_);
+  }
 
  private:
   const uint64_t capacity_;

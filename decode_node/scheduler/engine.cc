@@ -355,7 +355,8 @@ EngineLevels Engine::levels() const {
           .reserved_bytes = level(&proto::Load::reserved_bytes),
           .suffix_bytes = level(&proto::Load::suffix_bytes),
           .max_sessions = [this] { return static_cast<double>(options_.max_sessions); },
-          .max_state_bytes = [this] { return static_cast<double>(pool_.capacity()); }};
+          .max_state_bytes = [this] { return static_cast<double>(pool_.capacity()); },
+          .used_share = [this] { return pool_.used_share(); }};
 }
 
 }  // namespace akv::decode

@@ -16,6 +16,7 @@ TEST(BytePool, ReservesStateAndFirstPageTogetherOrNeither) {
   EXPECT_FALSE(pool.reserve_page(1));
   EXPECT_EQ(pool.state_bytes(), 800u);
   EXPECT_EQ(pool.page_bytes(), 200u);
+  EXPECT_EQ(pool.used_share(), 1);
   pool.release_state(700);
   pool.release_pages(200);
   EXPECT_TRUE(pool.reserve_page(900));

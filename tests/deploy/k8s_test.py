@@ -151,7 +151,7 @@ class Binaries(unittest.TestCase):
                      "inference-pool/epp.yaml"):
             names |= support.metrics_in((K8S / "overlays" / path).read_text())
         self.assertEqual(names, {"akv_queue_tokens", "akv_state_resident_bytes",
-                                 "akv_queue_requests", "akv_sessions"})
+                                 "akv_queue_requests", "akv_sessions", "akv_state_used_ratio"})
         self.assertLessEqual(names, support.exported_metrics())
 
     def test_probed_paths_are_answered(self):
