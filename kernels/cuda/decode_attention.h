@@ -38,7 +38,6 @@ struct DecodeAttentionLimits {
   int64_t prompt_tokens = 0;     // longest prompt, S
   int64_t suffix_tokens = 0;     // longest suffix
   int anchors = 0;               // largest k of any session and layer; 0: dense prompts only
-  bool dense_prompts = true;     // whether any prompt may be dense
   bool shared_anchors = true;    // false: never copy anchors to shared memory (for measuring)
   int blocks = 0;                // of the persistent grid; 0: as many as the device holds at once
   int64_t shared_bytes_max = 0;  // of shared memory per block; 0: what two blocks per SM leave
@@ -53,8 +52,9 @@ struct DecodeAttentionConfig {
   int histogram_capacity = 0;  // anchors whose histogram fits there; more go to scratch
   int64_t shared_bytes = 0;    // dynamic, per block
   int64_t max_pieces = 0;
-  int64_t plan_bytes = 0;     // room for any plan within the limits
-  int64_t scratch_bytes = 0;  // device memory of one step, all layers in turn
+  int64_t plan_bytes = 0;        // room for any plan within the limits
+  int64_t histogram_offset = 0;  // in scratch
+  int64_t scratch_bytes = 0;     // device memory of one step, all layers in turn
 };
 
 // REQUIRES: decode_attention_unsupported(shape) == nullptr. Asks the current device for its size.
@@ -66,8 +66,9 @@ DecodeAttentionConfig decode_attention_config(const DecodeAttentionShape& shape,
 struct DecodeAttentionRow {
   // DEVICE arrays with one view per layer, and everything that the views point at is device memory
   // as well (heads, signs, records). At most one is set; with none the row attends to its suffix.
-  // Memory around a record must be readable up to the 16-byte boundaries that enclose it. Anchors
-  // aligned to 16 bytes are read fastest; keys of anchors lie below 65504 / sqrt(2) in magnitude.
+  // Memory around a record must be readable up to the 16-byte boundaries that enclose it. As in
+  // records, anchors are aligned to 4 bytes and dense rows to 8; 16 reads faster. Keys of anchors
+  // lie below 65504 / sqrt(2) in magnitude: they are held as halves.
   const CompressedLayerView* prompt = nullptr;
   const DenseLayerView* dense_prompt = nullptr;
   int32_t prompt_tokens = 0;  // S, the same in all layers

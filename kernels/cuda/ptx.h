@@ -179,12 +179,21 @@ __device__ __forceinline__ uint32_t load_stream_4(const void* global) {
   return r;
 }
 
+// x, as a number of which the compiler knows nothing: what is computed from it cannot be kept in
+// registers from before.
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Barrier Id (1 to 15; 0 is __syncthreads) over `threads` threads of the block, whole warps.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 #else
+
+inline int opaque(int x) { return x; }
 
 using cuda_shim::cp_async;
 using cuda_shim::cp_async_commit;

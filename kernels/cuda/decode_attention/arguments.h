@@ -1,0 +1,92 @@
+// What a launch tells the kernels, and how a block's shared memory is laid out.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/decode_attention/plan.h"
+
+namespace akv::kernels::cuda::decode {
+
+struct KernelArgs {
+  const std::byte* plan = nullptr;
+  const float* q = nullptr;
+  float* partials = nullptr;      // [pieces][heads of a part][partial_stride]
+  int32_t* histograms = nullptr;  // [blocks][heads of a part][histogram_stride(k)], where needed
+  int64_t histogram_words = 0;    // of a block
+  int64_t suffix_offset = 0;
+  DeviceRope rope;
+  int32_t layer = 0;
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t part_heads = 0;  // places for heads in a partial result
+  int32_t anchor_capacity = 0;
+  int32_t histogram_capacity = 0;
+  int32_t rows_offset = 0;  // of anchors in shared memory
+};
+
+inline constexpr int64_t round16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
+// Shared memory of a block for heads of D and parts of up to Heads query heads. A compressed piece
+// uses all of it; a dense one its own queries and the merge of its warps from the start.
+template <int D, int Heads>
+struct Layout {
+  static constexpr int kUnits = D / 32;               // 16-byte units of a row per thread
+  static constexpr int kWords2 = (D / 16 + 3) / 4;    // 2-bit code words per thread
+  static constexpr int kWords4 = (D / 8 + 3) / 4;     // 4-bit code words per thread
+  static constexpr int kDotStride = kChunk + 4;       // floats; = 4 mod 32: rows 2t fall 8 apart
+  static constexpr int kWeightStride = kChunk + 72;   // bf16; 4 words mod 32 likewise
+  static constexpr int kRawTokens = 2 * kChunk + 32;  // bytes of slots or coefficients
+  static constexpr int kRawWords = 96;                // bytes of mask words or counts
+  static constexpr int kRawItems = 12;
+
+  static constexpr int64_t kQueryFragments = 0;  // [kChunk / kTile][kUnits][32] uint4
+  static constexpr int64_t kCodeFragments2 =
+      kQueryFragments + int64_t{kChunk / kTile} * kUnits * 512;  // [kWords2][2][32] uint4
+  static constexpr int64_t kCodeFragments4 = kCodeFragments2 + kWords2 * 1024;  // [kWords4][32]
+  static constexpr int64_t kQuery = kCodeFragments4 + kWords4 * 512;            // f32 [8][D]
+  static constexpr int64_t kDots = kQuery + int64_t{8} * D * 4;  // f32 [Heads][kDotStride]
+  static constexpr int64_t kResiduals = kDots + int64_t{Heads} * kDotStride * 4;  // the same
+  static constexpr int64_t kRaw = kResiduals + int64_t{Heads} * kDotStride * 4;
+  static constexpr int64_t kSlots = kRaw + 4 * kRawTokens + 8 * kRawWords;  // u16 [kChunk]
+  static constexpr int64_t kPositions = kSlots + kChunk * 2;                // u16 [kChunk]
+  static constexpr int64_t kStats = kPositions + kChunk * 2;  // f32 [kWarps][Heads][3]
+  static constexpr int64_t kLevels = kStats + int64_t{kWarps} * Heads * 12;  // u32 [16]
+  static constexpr int64_t kUnitsOfHeads = kLevels + 64;                     // f32 [2][8]
+  static constexpr int64_t kState = kUnitsOfHeads + 64;                      // PieceState
+  static constexpr int64_t kCompressedBytes = kState + 640;
+  // Values of the residuals in list order, bf16 [Heads][kWeightStride], when the logits are used.
+  static constexpr int64_t kWeights = kResiduals;
+
+  // Dense pieces: queries [kUnits][2][32] uint4, then what the warps merge.
+  static constexpr int64_t kDenseMerge = int64_t{kUnits} * 1024;  // f32 [kWarps][Heads][D]
+  static constexpr int64_t kDenseStats =
+      kDenseMerge + int64_t{kWarps} * Heads * D * 4;  // f32 [kWarps][Heads][2]
+  static constexpr int64_t kDenseBytes = kDenseStats + int64_t{kWarps} * Heads * 8;
+
+  // Histogram, then anchors: out of a dense piece's reach, so that anchors outlive it.
+  static constexpr int64_t kBase =
+      round16(kCompressedBytes > kDenseBytes ? kCompressedBytes : kDenseBytes);
+
+  static_assert(Heads * kDotStride >= kWarps * D);  // room for U q
+  static_assert(Heads * kWeightStride * 2 <= Heads * kDotStride * 4);
+  static_assert(int64_t{kWarps} * D * 4 <= kQuery - kCodeFragments2);  // pre-domain rows
+};
+
+// Launches by head dimension and part size; head*.cu. `compressed`: pieces may be compressed.
+struct KernelTable {
+  void (*launch)(bool compressed, int blocks, int64_t shared_bytes, const KernelArgs& args,
+                 DeviceStream stream) = nullptr;
+  // Blocks that one multiprocessor holds with that much shared memory.
+  int (*blocks_per_sm)(bool compressed, int64_t shared_bytes) = nullptr;
+  int64_t base_bytes = 0;   // shared memory without histogram and anchors
+  int64_t dense_bytes = 0;  // of a launch without compressed pieces
+};
+KernelTable head64(int part_heads);
+KernelTable head96(int part_heads);
+KernelTable head128(int part_heads);
+KernelTable head256(int part_heads);
+
+void launch_combine(const KernelArgs& args, int head_dim, int rows, float* out,
+                    DeviceStream stream);
+
+}  // namespace akv::kernels::cuda::decode

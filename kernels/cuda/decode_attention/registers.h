@@ -1,0 +1,134 @@
+// Pairs of 16-bit numbers in a register, loads of any alignment, powers of two.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/ptx.h"
+
+namespace akv::kernels::cuda::decode {
+
+#define AKV_DEVICE __device__ __forceinline__
+
+AKV_DEVICE uint32_t bits_of(__half2 x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+AKV_DEVICE uint32_t bits_of(__nv_bfloat162 x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+AKV_DEVICE __half2 half2_of(uint32_t bits) {
+  __half2 x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+AKV_DEVICE uint32_t pack_half2(float low, float high) {
+  return bits_of(__floats2half2_rn(low, high));
+}
+AKV_DEVICE uint32_t pack_bf16x2(float low, float high) {
+  return bits_of(__floats2bfloat162_rn(low, high));
+}
+AKV_DEVICE float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
+AKV_DEVICE float high_bf16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// Two bf16 as two halves: exact from 2^-14 to 65504.
+AKV_DEVICE uint32_t bf16x2_to_half2(uint32_t pair) {
+  return pack_half2(low_bf16(pair), high_bf16(pair));
+}
+
+// (a.low, b.low) and (a.high, b.high).
+AKV_DEVICE uint32_t low_pair(uint32_t a, uint32_t b) { return prmt(a, b, 0x5410); }
+AKV_DEVICE uint32_t high_pair(uint32_t a, uint32_t b) { return prmt(a, b, 0x7632); }
+
+// Largest power of two that divides the address, up to 16.
+AKV_DEVICE int alignment(const void* p) {
+  const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)) | 16u;
+  return static_cast<int>(low & (~low + 1u));
+}
+
+AKV_DEVICE uint4* shared_at_u4(unsigned char* shared) { return reinterpret_cast<uint4*>(shared); }
+
+// 8 or 16 bytes from an address that is a multiple of `align` (4, 8 or 16, the same for all
+// threads), by the widest loads that it allows.
+AKV_DEVICE uint2 load8(const void* p, int align) {
+  if (align >= 8) return __ldg(static_cast<const uint2*>(p));
+  const auto* words = static_cast<const uint32_t*>(p);
+  return make_uint2(__ldg(words), __ldg(words + 1));
+}
+AKV_DEVICE uint4 load16(const void* p, int align) {
+  if (align >= 16) return __ldg(static_cast<const uint4*>(p));
+  const auto* bytes = static_cast<const uint8_t*>(p);
+  const uint2 a = load8(bytes, align), b = load8(bytes + 8, align);
+  return make_uint4(a.x, a.y, b.x, b.y);
+}
+
+// 32 bits from any address; no aligned word is touched that holds none of them.
+AKV_DEVICE uint32_t load_code_word(const uint8_t* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t{3});
+  const auto shift = static_cast<uint32_t>(address & 3) * 8;
+  const uint32_t low = __ldg(words);
+  return shift == 0 ? low : __funnelshift_r(low, __ldg(words + 1), shift);
+}
+
+// 2^n for a whole n; 0 below the normal numbers, at most 2^127.
+AKV_DEVICE float power_of_two(float n) {
+  const int e = n < -127.0f ? -127 : (n > 127.0f ? 127 : static_cast<int>(n));
+  return e < -126 ? 0.0f : __int_as_float((e + 127) << 23);
+}
+// The least whole n with x < 2^n, for x >= 0; at least -126.
+AKV_DEVICE int exponent_above(float x) {
+  return static_cast<int>((__float_as_uint(x) >> 23) & 255u) - 126;
+}
+
+AKV_DEVICE float warp_max(float x) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  }
+  return x;
+}
+AKV_DEVICE float warp_sum(float x) {
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+struct MaxOf {
+  AKV_DEVICE float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+struct SumOf {
+  AKV_DEVICE float operator()(float a, float b) const { return a + b; }
+};
+
+// Reduces N values (a power of two up to 32) over the warp with N - 1 + log2(32 / N) shuffles:
+// lane l gets value l / (32 / N).
+template <int N, int Offset = 16, class Op>
+AKV_DEVICE float transposed_reduce(const float (&v)[N], int lane, Op op) {
+  if constexpr (N > 1) {
+    const bool upper = (lane & Offset) != 0;
+    float half[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      const float give = upper ? v[i] : v[i + N / 2];
+      const float keep = upper ? v[i + N / 2] : v[i];
+      half[i] = op(keep, __shfl_xor_sync(0xffffffffu, give, Offset));
+    }
+    return transposed_reduce<N / 2, Offset / 2>(half, lane, op);
+  } else {
+    float x = v[0];
+#pragma unroll
+    for (int offset = Offset; offset > 0; offset /= 2) {
+      x = op(x, __shfl_xor_sync(0xffffffffu, x, offset));
+    }
+    return x;
+  }
+}
+
+}  // namespace akv::kernels::cuda::decode

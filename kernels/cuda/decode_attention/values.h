@@ -1,0 +1,198 @@
+// Value side: residuals of a chunk summed in the rotated domain, and at a piece's end the product
+// of the histogram with the anchors. A warp owns 16 coordinates (of D > 128 two times 16) of all
+// heads, so that nothing is summed across warps; with D = 64 two warps share them.
+#pragma once
+
+#include "kernels/cuda/decode_attention/codes.h"
+#include "kernels/cuda/decode_attention/pipeline.h"
+#include "kernels/cuda/decode_attention/state.h"
+
+namespace akv::kernels::cuda::decode {
+
+template <int D>
+struct Tiles {
+  static constexpr int kCount = D / 16;
+  static constexpr int kShares = kCount < kWarps ? kWarps / kCount : 1;  // warps of a tile
+  static constexpr int kEach = (kCount + kWarps - 1) / kWarps;           // tiles of a warp
+
+  AKV_DEVICE static int first(int warp) { return warp % kCount; }
+  AKV_DEVICE static int share(int warp) { return warp / kCount; }  // kShares and up: idle
+  AKV_DEVICE static bool idle(int warp) { return warp / kCount >= kShares && kCount < kWarps; }
+};
+
+// Rows 2t, 2t + 1, 2t + 8, 2t + 9 of a group of 16 value residuals; rows that are not there repeat
+// the last one, their weights are zero.
+struct ValueRows {
+  const uint8_t* row[4];
+
+  AKV_DEVICE ValueRows(const uint8_t* codes, int first, int n, int row_bytes, int t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int index = first + 2 * t + i % 2 + i / 2 * 8;
+      row[i] = codes + int64_t{index < n ? index : n - 1} * row_bytes;
+    }
+  }
+};
+
+// A operand: coordinates g and g + 8 of a tile in rows, residuals along k.
+AKV_DEVICE void value_levels2(const ValueRows& rows, int tile, int g, uint32_t (&a)[4]) {
+  const LevelPool pool = value_pool();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t x = load_code_word(rows.row[2 * i] + tile * 4) >> (2 * g);
+    const uint32_t y = load_code_word(rows.row[2 * i + 1] + tile * 4) >> (2 * g);
+    const uint32_t s = selectors((x & 0x00030003u) | (y & 0x00030003u) << 8);
+    a[2 * i] = pick(pool, s);
+    a[2 * i + 1] = pick(pool, s >> 16);
+  }
+}
+
+AKV_DEVICE void value_levels4(const ValueRows& rows, int tile, int g, const uint32_t* levels,
+                              uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int word = tile * 8 + half * 4;
+      const uint32_t x = load_code_word(rows.row[2 * i] + word) >> (4 * g) & 15u;
+      const uint32_t y = load_code_word(rows.row[2 * i + 1] + word) >> (4 * g) & 15u;
+      a[2 * i + half] = high_pair(levels[x], levels[y]);
+    }
+  }
+}
+
+// z += weights x levels over the chunk's residuals.
+template <int D, int Heads>
+AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
+                                float (&z)[Tiles<D>::kEach][4]) {
+  using L = Layout<D, Heads>;
+  if (Tiles<D>::idle(w.warp)) return;
+  const CompressedSideView& side = w.state().head.value;
+  const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
+  const auto* list = w.template at<uint32_t>(L::kWeights) + w.g % Heads * (L::kWeightStride / 2);
+  const int groups2 = r.two1 > r.two0 ? (r.two1 + 15) / 16 - r.two0 / 16 : 0;
+  const int groups4 = r.four1 > r.four0 ? (r.four1 + 15) / 16 - r.four0 / 16 : 0;
+#pragma unroll 1
+  for (int i = Tiles<D>::share(w.warp); i < groups2 + groups4; i += Tiles<D>::kShares) {
+    const bool four = i >= groups2;
+    const int at = four ? value_list4(r) + (i - groups2) * 16 : i * 16;
+    const uint32_t b[2] = {list[at / 2 + w.t], list[at / 2 + w.t + 4]};
+    const int first = four ? (r.four0 / 16 + i - groups2) * 16 : (r.two0 / 16 + i) * 16;
+    const ValueRows rows(four ? side.codes4 : side.codes2, first,
+                         static_cast<int>(four ? side.n4 : side.n2), four ? D / 2 : D / 4, w.t);
+#pragma unroll
+    for (int e = 0; e < Tiles<D>::kEach; ++e) {
+      const int tile = Tiles<D>::first(w.warp) + e * kWarps;
+      uint32_t a[4];
+      if (four) {
+        value_levels4(rows, tile, w.g, levels, a);
+      } else {
+        value_levels2(rows, tile, w.g, a);
+      }
+      mma_bf16(z[e], a, b);
+    }
+  }
+}
+
+// Columns of the accumulators, heads 2t and 2t + 1, take the factors of lanes 2t and 2t + 1.
+template <int Each>
+AKV_DEVICE void rescale_columns(float factor, int t, float (&z)[Each][4]) {
+  const float even = __shfl_sync(0xffffffffu, factor, 2 * t);
+  const float odd = __shfl_sync(0xffffffffu, factor, 2 * t + 1);
+#pragma unroll
+  for (int e = 0; e < Each; ++e) {
+    z[e][0] *= even;
+    z[e][1] *= odd;
+    z[e][2] *= even;
+    z[e][3] *= odd;
+  }
+}
+
+// The histogram as bf16 pairs {high, low}, together 16 bits of mantissa, in its own place.
+template <int D, int Heads>
+AKV_DEVICE void split_histogram(const Piecework<D, Heads>& w, const Running& state) {
+  const int words = w.histogram_words();
+#pragma unroll
+  for (int h = 0; h < Heads; ++h) {
+    const float unit = power_of_two(-__shfl_sync(0xffffffffu, state.fixed, h));
+    for (int i = w.tid; i < words; i += kThreads) {
+      const float x = static_cast<float>(w.state().histogram[h * words + i]) * unit;
+      const uint32_t high = pack_bf16x2(x, 0.0f);
+      const uint32_t low = pack_bf16x2(x - low_bf16(high), 0.0f);
+      w.state().histogram[h * words + i] = static_cast<int32_t>(low_pair(high, low));
+    }
+  }
+}
+
+// o += histogram x anchors: coordinates 2g and 2g + 1 of a tile in rows, anchors along k.
+template <int D, int Heads>
+AKV_DEVICE void histogram_times_anchors(const Piecework<D, Heads>& w,
+                                        float (&o)[Tiles<D>::kEach][4]) {
+  if (Tiles<D>::idle(w.warp)) return;
+  const bf16* anchors = w.state().head.value.anchors + Tiles<D>::first(w.warp) * 16 + 2 * w.g;
+  const int32_t* bins = w.state().histogram + w.g % Heads * w.histogram_words() + 2 * w.t;
+#pragma unroll 2
+  for (int at = Tiles<D>::share(w.warp) * 16; at < w.state().anchors;
+       at += Tiles<D>::kShares * 16) {
+    const int2 p = *reinterpret_cast<const int2*>(bins + at);
+    const int2 q = *reinterpret_cast<const int2*>(bins + at + 8);
+    const auto px = static_cast<uint32_t>(p.x), py = static_cast<uint32_t>(p.y);
+    const auto qx = static_cast<uint32_t>(q.x), qy = static_cast<uint32_t>(q.y);
+    const uint32_t high[2] = {low_pair(px, py), low_pair(qx, qy)};
+    const uint32_t low[2] = {high_pair(px, py), high_pair(qx, qy)};
+#pragma unroll
+    for (int e = 0; e < Tiles<D>::kEach; ++e) {
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int anchor = at + 2 * w.t + i % 2 + i / 2 * 8;
+        const int row = anchor < w.state().anchors ? anchor : w.state().anchors - 1;
+        x[i] =
+            __ldg(reinterpret_cast<const uint32_t*>(anchors + int64_t{row} * D + e * kWarps * 16));
+      }
+      const uint32_t a[4] = {low_pair(x[0], x[1]), high_pair(x[0], x[1]), low_pair(x[2], x[3]),
+                             high_pair(x[2], x[3])};
+      mma_bf16(o[e], a, high);
+      mma_bf16(o[e], a, low);
+    }
+  }
+}
+
+// Where warps share a tile, their sums meet in the first one's registers.
+template <int D, int Heads>
+AKV_DEVICE void join_shares(const Piecework<D, Heads>& w, float (&z)[Tiles<D>::kEach][4]) {
+  using L = Layout<D, Heads>;
+  if constexpr (Tiles<D>::kShares > 1) {
+    static_assert(Tiles<D>::kShares == 2 && Tiles<D>::kEach == 1);
+    auto* other = w.template at<float4>(L::kDots) + Tiles<D>::first(w.warp) * 32 + w.lane;
+    __syncthreads();
+    if (Tiles<D>::share(w.warp) == 1) *other = make_float4(z[0][0], z[0][1], z[0][2], z[0][3]);
+    __syncthreads();
+    if (Tiles<D>::share(w.warp) == 0) {
+      const float4 x = *other;
+      z[0][0] += x.x;
+      z[0][1] += x.y;
+      z[0][2] += x.z;
+      z[0][3] += x.w;
+    }
+  }
+}
+
+// Accumulators to the piece's partial result: rows are coordinates row_step * g and
+// row_step * g + second of the tile.
+template <int D, int Heads>
+AKV_DEVICE void write_tiles(const Piecework<D, Heads>& w, const float (&z)[Tiles<D>::kEach][4],
+                            int row_step, int second, float* out) {
+  if (Tiles<D>::share(w.warp) != 0 && Tiles<D>::kCount < kWarps) return;
+#pragma unroll
+  for (int e = 0; e < Tiles<D>::kEach; ++e) {
+    const int d = (Tiles<D>::first(w.warp) + e * kWarps) * 16 + row_step * w.g;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int head = 2 * w.t + i % 2;
+      if (head < w.state().heads) out[head * partial_stride(D) + d + i / 2 * second] = z[e][i];
+    }
+  }
+}
+
+}  // namespace akv::kernels::cuda::decode
