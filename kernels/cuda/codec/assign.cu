@@ -57,22 +57,25 @@ __device__ void fetch_anchors(const bf16* rows, int tile, int depth, bf16* to) {
 }
 
 // Best two anchors of this warp's 32 tokens among its half of every tile.
-__device__ void search(const bf16* x, bf16* const tiles[2], const bf16* rows, const float* inv_norm,
+__device__ void search(const bf16* x, bf16* tiles, const bf16* rows, const float* inv_norm,
                        int padded, int depth, Results& results) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int token0 = warp / 2 * 32, column0 = warp % 2 * 32 + 2 * (lane % 4);
   Race race[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) race[i] = Race{-1.0f, 0, -1.0f};
-  const int count = padded / kAnchors;
-  fetch_anchors(rows, 0, depth, tiles[0]);
+  const int count = padded / kAnchors, tile_elements = kAnchors * (depth + kTilePad);
+  fetch_anchors(rows, 0, depth, tiles);
   for (int tile = 0; tile < count; ++tile) {
     cp_async_wait<0>();
     __syncthreads();
-    if (tile + 1 < count) fetch_anchors(rows, tile + 1, depth, tiles[(tile + 1) % 2]);
+    if (tile + 1 < count) {
+      fetch_anchors(rows, tile + 1, depth, tiles + (tile + 1) % 2 * tile_elements);
+    }
     float acc[2][4][4] = {};
     multiply_bf16<2, 4>(x + token0 * (depth + kTilePad),
-                        tiles[tile % 2] + warp % 2 * 32 * (depth + kTilePad), depth, acc);
+                        tiles + tile % 2 * tile_elements + warp % 2 * 32 * (depth + kTilePad),
+                        depth, acc);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -208,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   AKV_DYNAMIC_SHARED(bf16, x);
   const int depth = layer.head_dim, head = blockIdx.y, side = blockIdx.z;
   const int row = depth + kTilePad;
-  bf16* const tiles[2] = {x + kTokens * row, x + (kTokens + kAnchors) * row};
+  bf16* tiles = x + kTokens * row;  // two
   Results& results = *reinterpret_cast<Results*>(x + (kTokens + 2 * kAnchors) * row);
   const int64_t prefix = layer.prefix(), first = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int valid = static_cast<int>(min(int64_t{kTokens}, prefix - first));
