@@ -16,8 +16,9 @@ set(CPACK_PACKAGE_CONTACT "AnchorKV developers <anchorkv@example.org>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "disaggregated LLM serving over compressed KV states")
 set(CPACK_PACKAGE_DESCRIPTION
 "Prefill daemons run a model over prompts, compress the KV cache about 20
-times layer by layer and send it over UCX; decode daemons hold it compressed, attend
-to it directly and serve tokens by an OpenAI-compatible HTTP API.")
+times layer by layer and send it over UCX; decode daemons hold it
+compressed, attend to it directly and serve tokens by an OpenAI-compatible
+HTTP API.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/debian/strip.cmake)
