@@ -183,7 +183,6 @@ Result<DispatcherOptions> Config::dispatcher_options() const {
 
 EngineOptions Config::engine_options() const {
   EngineOptions options;
-  options.threads = effective_threads();
   options.max_sessions = static_cast<size_t>(max_sessions);
   options.max_state_bytes = max_state_bytes > 0 ? max_state_bytes : memory_limit_bytes() / 2;
   options.max_queue_requests = static_cast<size_t>(max_queue);

@@ -3,6 +3,7 @@
 
 #include "common/model/wire.h"
 #include "common/net/admin.h"
+#include "decode_node/engine/cpu_step.h"
 #include "kernels/isa.h"
 #include "transport/ucx/ucx_transport.h"
 
@@ -130,9 +131,13 @@ Status Daemon::start_receiver() {
 Status Daemon::start_engine() {
   EngineOptions options = config_.engine_options();
   options.advertise_state = advertised(config_.advertise_state, parts_.receiver->address());
+  EngineParts engine;
+  engine.workers = std::make_shared<WorkerPool>(config_.effective_threads());
+  engine.step = std::make_unique<CpuStepEngine>(parts_.model, parallel_view(*engine.workers));
   parts_.engine = std::make_unique<Engine>(
-      parts_.model, parts_.tokenizer->end_tokens(), options, *parts_.receiver, *parts_.probe,
-      context_.log, [this](uint64_t owner, EngineEvent&& event) { emit(owner, std::move(event)); });
+      parts_.model, parts_.tokenizer->end_tokens(), std::move(engine), options, *parts_.receiver,
+      *parts_.probe, context_.log,
+      [this](uint64_t owner, EngineEvent&& event) { emit(owner, std::move(event)); });
   hello_.capacity.max_sessions = options.max_sessions;
   hello_.capacity.max_state_bytes = options.max_state_bytes;
   return {};

@@ -6,28 +6,29 @@
 namespace akv::decode {
 namespace {
 
-prefill::ServiceOptions service_options(const Config& config) {
+prefill::Config prefill_config(const Config& config) {
   prefill::Config prefill;
   prefill.threads = config.threads;
   prefill.outbox_bytes = config.outbox_bytes;
   prefill.max_prefill_bytes = config.max_prefill_bytes;
   prefill.transfer_timeout_ms = config.transfer_timeout_ms;
   prefill.max_queue_tokens = config.max_queue_tokens;
-  return prefill.service_options();
+  return prefill;
 }
 
 class LocalPrefillImpl : public LocalPrefill {
  public:
-  LocalPrefillImpl(const Config& config, std::shared_ptr<const model::Model> model,
-                   const model::Tokenizer& tokenizer, MetricsRegistry& metrics, Logger log,
-                   std::function<void(PeerEvent&&)> emit, std::unique_ptr<transport::Sender> sender,
+  LocalPrefillImpl(const prefill::Config& config, std::shared_ptr<const model::Model> model,
+                   std::unique_ptr<prefill::PromptEngine> engine, const model::Tokenizer& tokenizer,
+                   MetricsRegistry& metrics, Logger log, std::function<void(PeerEvent&&)> emit,
+                   std::unique_ptr<transport::Sender> sender,
                    std::unique_ptr<transport::Receiver> receiver)
       : probe_(metrics, /*shared_process=*/true),
         receiver_(std::move(receiver)),
         sender_(std::move(sender)),
         service_(std::make_unique<prefill::PrefillService>(
-            std::move(model), tokenizer, service_options(config), *sender_, probe_, log,
-            [emit = std::move(emit)](uint64_t, prefill::Event&& event) {
+            std::move(model), tokenizer, std::move(engine), config.service_options(), *sender_,
+            probe_, log, [emit = std::move(emit)](uint64_t, prefill::Event&& event) {
               std::visit([&](auto&& m) { emit(PeerEvent(std::forward<decltype(m)>(m))); },
                          std::move(event));
             })) {
@@ -66,9 +67,11 @@ Result<std::unique_ptr<LocalPrefill>> LocalPrefill::create(
   const transport::TransportConfig options;
   AKV_ASSIGN_OR_RETURN(auto receiver, transport::make_inproc_receiver(network, options));
   AKV_ASSIGN_OR_RETURN(auto sender, transport::make_inproc_sender(network, options));
+  const prefill::Config prefill = prefill_config(config);
+  AKV_ASSIGN_OR_RETURN(auto engine, prefill::make_engine(prefill, model));
   return std::unique_ptr<LocalPrefill>(std::make_unique<LocalPrefillImpl>(
-      config, std::move(model), tokenizer, metrics, std::move(log), std::move(emit),
-      std::move(sender), std::move(receiver)));
+      prefill, std::move(model), std::move(engine), tokenizer, metrics, std::move(log),
+      std::move(emit), std::move(sender), std::move(receiver)));
 }
 
 }  // namespace akv::decode

@@ -46,13 +46,13 @@ Status Config::validate() const {
 ServiceOptions Config::service_options() const {
   const uint64_t memory = memory_limit_bytes();
   ServiceOptions options;
-  options.threads = effective_threads();
   options.outbox_bytes = outbox_bytes > 0 ? outbox_bytes : memory / 10;
   options.scheduler.max_prefill_bytes = max_prefill_bytes > 0 ? max_prefill_bytes : memory / 4;
   options.scheduler.max_queue_tokens = static_cast<uint64_t>(max_queue_tokens);
   options.scheduler.transfer_timeout_ms = transfer_timeout_ms;
-  options.scheduler.chunk_rows = chunk_tokens;
   return options;
 }
+
+StreamOptions Config::stream_options() const { return {.chunk_rows = chunk_tokens}; }
 
 }  // namespace akv::prefill

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/app/node_config.h"
+#include "prefill_node/engine/layer_stream.h"
 #include "prefill_node/outbox/sender_coats.h"
 #include "prefill_node/service/prefill_service.h"
 
@@ -20,6 +21,7 @@ struct Config : NodeConfig {
   void declare_prefill(Schema& schema);  // only what decode_node --local shares
   Status validate() const;
   ServiceOptions service_options() const;
+  StreamOptions stream_options() const;
 };
 
 }  // namespace akv::prefill

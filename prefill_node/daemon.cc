@@ -93,9 +93,11 @@ Result<ReadyAddresses> Daemon::start() {
   AKV_ASSIGN_OR_RETURN(auto ucx_sender, transport::make_ucx_sender(transport));
   AKV_ASSIGN_OR_RETURN(parts_.sender, wrap_sender(std::move(ucx_sender), config_.coats));
 
+  AKV_ASSIGN_OR_RETURN(auto engine, make_engine(config_, parts_.model));
   parts_.service = std::make_unique<PrefillService>(
-      parts_.model, *parts_.tokenizer, config_.service_options(), *parts_.sender, *parts_.probe,
-      context_.log, [this](uint64_t owner, Event&& event) { emit(owner, std::move(event)); });
+      parts_.model, *parts_.tokenizer, std::move(engine), config_.service_options(), *parts_.sender,
+      *parts_.probe, context_.log,
+      [this](uint64_t owner, Event&& event) { emit(owner, std::move(event)); });
   parts_.probe->watch(*context_.metrics, parts_.service->levels());
   const auto options = config_.service_options();
   hello_.capacity.max_queue_tokens = options.scheduler.max_queue_tokens;
@@ -108,8 +110,9 @@ Result<ReadyAddresses> Daemon::start() {
   const net::AdminSources sources{
       .state =
           [this] {
-            const bool draining = parts_.service->draining();
-            return net::AdminState{!draining, draining ? "draining" : ""};
+            if (parts_.service->draining()) return net::AdminState{false, "draining"};
+            const Status health = parts_.service->health();
+            return net::AdminState{health.ok(), health.ok() ? "" : health.error().message};
           },
       .metrics_text = [this] { return context_.metrics->scrape(); }};
   AKV_ASSIGN_OR_RETURN(parts_.admin,

@@ -9,6 +9,7 @@
 #include "common/net/control_loop.h"
 #include "common/net/http_server.h"
 #include "prefill_node/config.h"
+#include "prefill_node/make_engine.h"
 #include "prefill_node/probe.h"
 #include "prefill_node/service/prefill_service.h"
 #include "transport/transport.h"

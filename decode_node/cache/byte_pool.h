@@ -26,6 +26,14 @@ class BytePool {
     pages_.store(pages + page_bytes, std::memory_order_relaxed);
     return true;
   }
+  // Reserves a state that comes back; its session pays for pages as it grows.
+  bool reserve_state(uint64_t bytes) {
+    const uint64_t states = states_.load(std::memory_order_relaxed);
+    if (states + bytes > state_capacity_) return false;
+    if (states + pages_.load(std::memory_order_relaxed) + bytes > capacity_) return false;
+    states_.store(states + bytes, std::memory_order_relaxed);
+    return true;
+  }
   // True if a state of this size could ever be admitted, on an empty pool.
   bool could_hold(uint64_t state_bytes, uint64_t page_bytes) const {
     return state_bytes <= state_capacity_ && state_bytes + page_bytes <= capacity_;

@@ -1,13 +1,6 @@
 #include "decode_node/cache/suffix.h"
 
-#include <sys/mman.h>
-
-#include "common/base/check.h"
-
 namespace akv::decode {
-
-// Pages come straight from the system, so that a session's end really returns its memory.
-void Suffix::Unmap::operator()(bf16* page) const { munmap(page, bytes); }
 
 bool Suffix::grow(int64_t tokens) {
   const auto needed =
@@ -19,15 +12,25 @@ bool Suffix::grow(int64_t tokens) {
       !pool_->reserve_page(static_cast<uint64_t>(to_pay) * shape_.bytes())) {
     return false;
   }
-  prepaid_pages_ -= missing - to_pay;
+  const size_t held = pages_.size();
   for (int i = 0; i < missing; ++i) {
-    void* memory =
-        mmap(nullptr, shape_.bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    AKV_CHECK(memory != MAP_FAILED);
-    pages_.emplace_back(static_cast<bf16*>(memory), Unmap{shape_.bytes()});
-    page_pointers_.push_back(pages_.back().get());
+    void* page = memory_.allocate(shape_.bytes());
+    if (page == nullptr) {
+      drop_pages(held);
+      if (pool_ != nullptr) pool_->release_pages(static_cast<uint64_t>(to_pay) * shape_.bytes());
+      return false;
+    }
+    pages_.push_back(static_cast<bf16*>(page));
+    page_pointers_.push_back(pages_.back());
   }
+  prepaid_pages_ -= missing - to_pay;
   return true;
+}
+
+void Suffix::drop_pages(size_t keep) {
+  for (size_t i = keep; i < pages_.size(); ++i) memory_.free(pages_[i], shape_.bytes());
+  pages_.resize(keep);
+  page_pointers_.resize(keep);
 }
 
 void Suffix::clear() {
@@ -35,14 +38,13 @@ void Suffix::clear() {
     pool_->release_pages((pages_.size() + static_cast<size_t>(prepaid_pages_)) * shape_.bytes());
   }
   prepaid_pages_ = 0;
-  pages_.clear();
-  page_pointers_.clear();
+  drop_pages(0);
   tokens_ = 0;
 }
 
 bf16* Suffix::k_row(int layer, int64_t token) {
   const auto page = static_cast<size_t>(token / kernels::kSuffixPageTokens);
-  return pages_[page].get() + layer * shape_.layer_elements +
+  return pages_[page] + layer * shape_.layer_elements +
          token % kernels::kSuffixPageTokens * shape_.kv_dim;
 }
 

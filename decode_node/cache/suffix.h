@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <vector>
 
 #include "common/model/config.h"
 #include "decode_node/cache/byte_pool.h"
+#include "decode_node/cache/page_memory.h"
 #include "kernels/compressed_view.h"
 #include "kernels/types.h"
 
@@ -28,13 +29,15 @@ struct PageShape {
 // The suffix of one session: owner of its pages and of their share of the pool. Engine thread only.
 class Suffix {
  public:
-  // pool may be null (tools that account for nothing); else it outlives the suffix.
-  Suffix(const PageShape& shape, BytePool* pool) : shape_(shape), pool_(pool) {}
+  // pool may be null (tools that account for nothing); it and `memory` outlive the suffix.
+  Suffix(const PageShape& shape, BytePool* pool, PageMemory& memory = HostPages::shared())
+      : shape_(shape), pool_(pool), memory_(memory) {}
   ~Suffix() { clear(); }
   Suffix(const Suffix&) = delete;
   Suffix& operator=(const Suffix&) = delete;
 
-  // Makes room for `tokens` in all, false when the pool is empty (nothing is taken then).
+  // Makes room for `tokens` in all, false when the pool or the memory behind it is empty (nothing
+  // is taken then).
   // `prepaid_pages` of them were already charged at admission.
   bool grow(int64_t tokens);
   // The caller has already reserved this many pages in the pool for us.
@@ -47,24 +50,24 @@ class Suffix {
   size_t pages() const { return pages_.size(); }
   uint64_t bytes() const { return pages_.size() * shape_.bytes(); }
 
-  // Row of `token` in `layer`: K row, and V row, [H, D] each. REQUIRES: room was made by grow().
+  // Row of `token` in `layer`: K row, and V row, [H, D] each, in the memory of the pages. REQUIRES:
+  // room was made by grow().
   bf16* k_row(int layer, int64_t token);
   bf16* v_row(int layer, int64_t token);
+  // The pages in order; valid until grow() or clear().
+  std::span<const bf16* const> page_list() const { return page_pointers_; }
   // View of the first `tokens` tokens of a layer; valid until grow() or clear().
   kernels::SuffixView view(int layer, int64_t tokens) const;
 
  private:
-  struct Unmap {
-    size_t bytes;
-    void operator()(bf16* page) const;
-  };
-  using Page = std::unique_ptr<bf16, Unmap>;
+  void drop_pages(size_t keep);
 
   PageShape shape_;
   BytePool* pool_;
+  PageMemory& memory_;
   int prepaid_pages_ = 0;
   int64_t tokens_ = 0;
-  std::vector<Page> pages_;
+  std::vector<bf16*> pages_;
   std::vector<const bf16*> page_pointers_;
 };
 

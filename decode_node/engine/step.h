@@ -1,68 +1,85 @@
-// One decode step: a single batched forward over the new tokens of all live sessions.
+// One decode step: a single batched forward over the new tokens of all live sessions, on whichever
+// device holds the weights, the landed states and the suffix pages.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <vector>
 
 #include "common/base/result.h"
-#include "common/kv/state.h"
-#include "common/model/graph.h"
-#include "common/model/model.h"
+#include "common/kv/plan.h"
+#include "common/model/sampler.h"
+#include "decode_node/cache/page_memory.h"
 #include "decode_node/cache/suffix.h"
-#include "kernels/compressed_attention.h"
-#include "kernels/parallel.h"
 
 namespace akv::decode {
 
+// A landed prompt as its engine reads it. Engine thread only; it must not outlive the engine.
+class PromptState {
+ public:
+  virtual ~PromptState() = default;
+};
+
+// A landed state: bytes that were verified, and what keeps them alive.
+struct LandedState {
+  std::span<const std::byte> bytes;
+  const kv::StatePlan* plan = nullptr;
+  std::shared_ptr<const void> owner;  // of bytes and plan; null where the caller outlives the state
+};
+
+// How a session's next token is drawn.
+struct Draw {
+  const model::SamplingParams* params = nullptr;
+  const model::SamplerState* state = nullptr;
+  uint64_t position = 0;  // prompt tokens + tokens generated before
+};
+
 // The new tokens of one session in this step.
 struct StepEntry {
-  const kv::StateView* prompt = nullptr;
+  const PromptState* prompt = nullptr;
   Suffix* suffix = nullptr;         // room for suffix->tokens() + tokens.size() was made
   std::span<const int32_t> tokens;  // at positions position, position + 1, ...
   int64_t position = 0;
   int window_drop = 0;  // newest prompt entries left out (the last prompt token run again)
   enum class Want { kNone, kLast, kAll } want = Want::kLast;
+  // With kLast: an engine that can draw this way where the logits are does, and fills `sampled` in
+  // place of `logits`.
+  std::optional<Draw> draw;
   // Out: logits of the last token or of all, [1 or tokens.size(), vocab], null if none. The caller
   // may overwrite them; valid until the next forward().
   float* logits = nullptr;
+  std::optional<model::Sampled> sampled;
 };
 
-// Used by one thread (the engine's). Allocates when the batch grows past any before, never in a
-// steady state. A session's logits are bitwise independent of the rest of the batch.
+// Used by one thread (the engine's). A session's results do not depend on the rest of the batch.
 class StepEngine {
  public:
-  StepEngine(std::shared_ptr<const model::Model> model, const Parallel& parallel);
+  virtual ~StepEngine() = default;
+
+  // Where the pages of suffixes come from; lives as long as the engine.
+  virtual PageMemory& pages() = 0;
+
+  // Makes a verified state readable for forward(). An engine with memory of its own copies the
+  // bytes and lets the owner go. kResourceExhausted: its memory is short.
+  virtual Result<std::unique_ptr<PromptState>> adopt(const LandedState& landed) = 0;
+
+  // True where states are copied out of host memory: then they can be parked there and brought
+  // back.
+  virtual bool has_own_memory() const { return false; }
+  // Moves the state's bytes to host memory and frees its own. kResourceExhausted: there is no host
+  // memory; nothing has changed then. REQUIRES: has_own_memory().
+  virtual Status park(PromptState& state);
+  // Brings a parked state back. kResourceExhausted: the engine's memory is short; it stays parked.
+  virtual Status restore(PromptState& state);
 
   // Runs all entries through the model; their suffixes grow by their tokens. kInvalidArgument when
   // a token id is outside the vocabulary: no suffix has grown then.
-  Status forward(std::span<StepEntry> entries);
+  virtual Status forward(std::span<StepEntry> entries) = 0;
 
-  const model::Model& model() const { return *model_; }
-  uint64_t scratch_bytes() const;
-
- private:
-  void gather(std::span<StepEntry> entries);
-  void run_layer(int layer, std::span<StepEntry> entries);
-  void store_kv(int layer, std::span<StepEntry> entries);
-  void head(std::span<StepEntry> entries);
-
-  std::shared_ptr<const model::Model> model_;
-  const Parallel parallel_;
-  model::Graph graph_;
-  kernels::DecodeAttentionScratch attention_scratch_;
-  // Of the current step, [rows, ...].
-  std::vector<int32_t> ids_;
-  std::vector<int64_t> positions_;
-  std::vector<float> x_;     // [rows, d_model]
-  std::vector<float> q_;     // [rows, Hq, D]
-  std::vector<bf16> k_;      // [rows, H, D] post-RoPE
-  std::vector<bf16> v_;      // [rows, H, D]
-  std::vector<float> attn_;  // [rows, Hq, D]
-  std::vector<kernels::AttentionRow> attention_rows_;
-  std::vector<int64_t> logit_rows_;
-  std::vector<float> logits_;  // [wanted rows, vocab]
+  // [thread-safe] Not ok once the device is lost: nothing can be computed any more.
+  virtual Status health() const { return {}; }
 };
 
 }  // namespace akv::decode

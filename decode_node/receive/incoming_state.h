@@ -42,8 +42,8 @@ class IncomingState : public std::enable_shared_from_this<IncomingState> {
   void cancel(transport::Receiver& receiver);
 
   const kv::StatePlan& plan() const { return plan_; }
-  // REQUIRES: an ok report.
-  kv::StateView view() const { return kv::StateView::create(buffer_.bytes(), plan_); }
+  // The whole state. REQUIRES: an ok report.
+  std::span<const std::byte> bytes() const { return buffer_.bytes(); }
 
  private:
   IncomingState(kv::StatePlan plan, const kv::StateIdentity& identity)

@@ -23,20 +23,21 @@ proto::Failed failed(const proto::RequestRef& ref, const Error& error, const cha
 }  // namespace
 
 Engine::Engine(std::shared_ptr<const model::Model> model, std::vector<int32_t> end_tokens,
-               const EngineOptions& options, transport::Receiver& receiver, const Probe& probe,
-               Logger log, EngineEmitFn emit)
-    : model_(model),
+               EngineParts parts, const EngineOptions& options, transport::Receiver& receiver,
+               const Probe& probe, Logger log, EngineEmitFn emit)
+    : model_(std::move(model)),
       end_tokens_(std::move(end_tokens)),
       options_(options),
       receiver_(receiver),
       probe_(probe),
       log_(std::move(log)),
       emit_(std::move(emit)),
-      page_(model->config()),
-      workers_(options.threads),
-      step_(model, parallel_view(workers_)),
+      page_(model_->config()),
+      workers_(std::move(parts.workers)),
+      step_(std::move(parts.step)),
       pool_(options.max_state_bytes, options.page_share),
-      sampler_scratch_(static_cast<size_t>(options.threads)) {
+      host_pool_(options.max_host_state_bytes, 0),
+      sampler_scratch_(static_cast<size_t>(workers_->workers())) {
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -79,6 +80,7 @@ void Engine::loop() {
     expire();
     admit();
     step();
+    end_if_lost();
     publish_levels();
   }
   for (auto& [key, session] : sessions_) {
@@ -128,6 +130,7 @@ void Engine::on_open(uint64_t owner, proto::Open&& open) {
 
 Result<Engine::SessionPtr> Engine::make_session(uint64_t owner, proto::Open&& open) {
   if (draining_) return make_error(Code::kUnavailable, "the decode node is draining");
+  AKV_RETURN_IF_ERROR(health());
   if (options_.max_sessions == 0) {
     return make_error(Code::kUnavailable, "the node decodes nothing (--max-sessions 0)");
   }
@@ -146,16 +149,17 @@ Result<Engine::SessionPtr> Engine::make_session(uint64_t owner, proto::Open&& op
   const auto sampling = model::sampling_params(open.sampling);
   AKV_RETURN_IF_ERROR(validate(sampling, config.vocab));
   AKV_ASSIGN_OR_RETURN(auto plan, model::plan_state(*model_, tokens, open.codec));
-  if (!pool_.could_hold(plan.total_bytes, page_.bytes())) {
-    return make_error(
-        Code::kInvalidArgument,
-        fmt::format("the prompt's state takes {}, the node holds at most {}",
-                    format_bytes(plan.total_bytes), format_bytes(pool_.state_capacity())),
-        "prompt");
+  uint64_t most = pool_.state_capacity();
+  if (step_->has_own_memory()) most = std::min(most, host_pool_.capacity());
+  if (!pool_.could_hold(plan.total_bytes, page_.bytes()) || plan.total_bytes > most) {
+    return make_error(Code::kInvalidArgument,
+                      fmt::format("the prompt's state takes {}, the node holds at most {}",
+                                  format_bytes(plan.total_bytes), format_bytes(most)),
+                      "prompt");
   }
   const TimePoint deadline = after_ms(open.deadline_ms);
   auto session = std::make_unique<Session>(SessionKey{owner, open.ref.id}, std::move(open),
-                                           std::move(plan), page_, &pool_);
+                                           std::move(plan), page_, &pool_, step_->pages());
   session->arrived = SteadyClock::now();
   session->deadline = deadline;
   session->sampling = sampling;
@@ -200,7 +204,9 @@ void Engine::on_owner_lost(uint64_t owner) {
 void Engine::on_landing_ended(const LandingEnded& ended) {
   const auto closing = closing_.find(ended.order);
   if (closing != closing_.end()) {
-    pool_.release_state(closing->second->plan().total_bytes);
+    const uint64_t bytes = closing->second->plan().total_bytes;
+    pool_.release_state(bytes);
+    if (step_->has_own_memory()) host_pool_.release_pages(bytes);
     closing_.erase(closing);
     return;
   }
@@ -216,15 +222,27 @@ void Engine::on_landing_ended(const LandingEnded& ended) {
     if (error.code == Code::kDataLoss || error.code == Code::kMismatch) probe_.checksum_failed();
     return fail(session, error, "landing");
   }
-  session.view = session.incoming->view();
+  const Status adopted = adopt(session);
+  if (!adopted.ok()) return fail(session, adopted.error(), "landing");
   emit_(session.key.owner, proto::Landed{.ref = session.spec.ref,
                                          .state_bytes = session.plan.total_bytes,
                                          .landing_ms = session.landing_ms});
   if (session.started) go_live(session);
 }
 
+// Hands the verified bytes to the step engine; one with memory of its own copies them.
+Status Engine::adopt(Session& session) {
+  AKV_ASSIGN_OR_RETURN(session.prompt,
+                       step_->adopt({session.incoming->bytes(), &session.plan, session.incoming}));
+  if (step_->has_own_memory()) {
+    session.incoming.reset();
+    release_host(session);
+  }
+  return {};
+}
+
 void Engine::go_live(Session& session) {
-  session.phase = SessionPhase::kLive;
+  session.phase = session.away ? SessionPhase::kParked : SessionPhase::kLive;
   session.first_step_at = SteadyClock::now();
 }
 
@@ -251,17 +269,31 @@ void Engine::admit() {
     const auto holding = sessions_.size() - queue_.size() + closing_.size();
     if (holding >= options_.max_sessions) return;
     Session& session = *queue_.front();
-    if (!pool_.reserve_session(session.plan.total_bytes, page_.bytes())) return;
+    if (!reserve_bytes(session)) return;
     session.suffix.adopt_reservation(1);
     queue_.pop_front();
     session.order = next_order_++;
     const Status reserved = reserve(session);
     if (!reserved.ok()) {
       pool_.release_state(session.plan.total_bytes);
+      release_host(session);
       session.incoming.reset();
       fail(session, reserved.error(), "queued");
     }
   }
+}
+
+// The state's bytes and a page, and host memory to land in where that is another: all or nothing.
+bool Engine::reserve_bytes(const Session& session) {
+  const uint64_t bytes = session.plan.total_bytes;
+  if (step_->has_own_memory() && !host_pool_.reserve_page(bytes)) return false;
+  if (pool_.reserve_session(bytes, page_.bytes())) return true;
+  release_host(session);
+  return false;
+}
+
+void Engine::release_host(const Session& session) {
+  if (step_->has_own_memory()) host_pool_.release_pages(session.plan.total_bytes);
 }
 
 Status Engine::reserve(Session& session) {
@@ -298,7 +330,11 @@ void Engine::end(Session& session, const char* outcome) {
   if (session.phase == SessionPhase::kLanding) {
     closing_.emplace(session.order, session.incoming);
     session.incoming->cancel(receiver_);
-  } else if (session.incoming) {
+  } else if (session.away) {
+    release_host(session);
+  } else if (session.incoming || session.prompt) {
+    // A state that failed its checks still lies where it landed.
+    if (!session.prompt) release_host(session);
     resident_bytes_ -= session.plan.total_bytes;
     pool_.release_state(session.plan.total_bytes);
   }
@@ -341,7 +377,7 @@ proto::Load Engine::load() const {
   load.reserved_bytes = pool_.state_bytes() - std::min(pool_.state_bytes(), resident_bytes_.load());
   load.suffix_bytes = pool_.page_bytes();
   load.draining = draining_;
-  load.ready = !draining_ && options_.max_sessions > 0;
+  load.ready = !draining_ && options_.max_sessions > 0 && health().ok();
   return load;
 }
 

@@ -30,14 +30,23 @@
 namespace akv::decode {
 
 struct EngineOptions {
-  int threads = 1;
   size_t max_sessions = 256;
   uint64_t max_state_bytes = uint64_t{1} << 30;  // states and suffix pages together
   double page_share = 0.125;                     // of it never given to states
-  size_t max_queue_requests = 1024;              // waiting for bytes
-  int64_t lease_ms = 15'000;                     // landed, but START never came
-  int64_t max_step_rows = 256;                   // new tokens of one step, all sessions together
-  HostPort advertise_state;                      // what senders are told
+  // Of an engine with memory of its own, where max_state_bytes counts that memory: host memory for
+  // states that land or are parked.
+  uint64_t max_host_state_bytes = uint64_t{1} << 30;
+  size_t max_queue_requests = 1024;  // waiting for bytes
+  int64_t lease_ms = 15'000;         // landed, but START never came
+  int64_t max_step_rows = 256;       // new tokens of one step, all sessions together
+  HostPort advertise_state;          // what senders are told
+};
+
+// What computes: the steps, and the workers that draw tokens from logits. The step engine may use
+// the same workers.
+struct EngineParts {
+  std::shared_ptr<WorkerPool> workers;
+  std::unique_ptr<StepEngine> step;
 };
 
 // What front doors ask, and what they are told.
@@ -50,8 +59,8 @@ class Engine {
  public:
   // The receiver may be destroyed only after stop(); its landings' ends need the engine alive.
   Engine(std::shared_ptr<const model::Model> model, std::vector<int32_t> end_tokens,
-         const EngineOptions& options, transport::Receiver& receiver, const Probe& probe,
-         Logger log, EngineEmitFn emit);
+         EngineParts parts, const EngineOptions& options, transport::Receiver& receiver,
+         const Probe& probe, Logger log, EngineEmitFn emit);
   ~Engine();  // stop()
 
   // [thread-safe] Errors come back as Failed events.
@@ -68,6 +77,8 @@ class Engine {
   proto::Load load() const;
   EngineLevels levels() const;
   uint64_t max_state_bytes() const { return pool_.capacity(); }
+  // [thread-safe] Not ok once the step engine's device is lost.
+  Status health() const { return step_->health(); }
 
  private:
   struct LandingEnded {
@@ -96,7 +107,10 @@ class Engine {
   void expire();
 
   void admit();
+  bool reserve_bytes(const Session& session);
   Status reserve(Session& session);
+  void release_host(const Session& session);
+  Status adopt(Session& session);
   void go_live(Session& session);
 
   std::vector<Session*> live_oldest_first();
@@ -104,7 +118,11 @@ class Engine {
   bool make_room(std::vector<Session*>& batch, Session& session, int64_t tokens);
   void park(Session& session);
   void shed_youngest_parked();
+  bool send_away(Session& session);
+  bool bring_back(Session& session);
+  void end_if_lost();
   void step();
+  void step_failed(std::vector<Session*>& batch, const Error& error);
   void sample_all(std::vector<Session*>& batch, std::vector<StepEntry>& entries);
   void take_token(Session& session, const Result<model::Sampled>& sampled);
 
@@ -124,9 +142,11 @@ class Engine {
   const PageShape page_;
 
   // Engine thread only, after construction.
-  WorkerPool workers_;
-  StepEngine step_;
+  const std::shared_ptr<WorkerPool> workers_;
+  const std::unique_ptr<StepEngine> step_;
   BytePool pool_;
+  BytePool host_pool_;  // landing and parked states, where step_ has memory of its own
+  bool lost_ = false;   // the device was found lost, and all sessions ended
   SessionMap sessions_;
   std::deque<Session*> queue_;  // kQueued, in order of arrival
   // Landings of sessions that ended: their bytes stay charged until nothing writes to them.

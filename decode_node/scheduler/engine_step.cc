@@ -9,6 +9,11 @@ namespace {
 
 constexpr int64_t kReplayRows = 64;  // tokens of one session's replay in one step
 
+// Of the token that a session draws next.
+uint64_t draw_position(const Session& session) {
+  return static_cast<uint64_t>(session.plan.tokens) + session.output.size();
+}
+
 }  // namespace
 
 std::vector<Session*> Engine::live_oldest_first() {
@@ -38,6 +43,7 @@ void Engine::unpark() {
     if (oldest == nullptr || session->order < oldest->order) oldest = session.get();
   }
   if (oldest == nullptr) return;
+  if (oldest->away && !bring_back(*oldest)) return;
   if (!oldest->suffix.grow(static_cast<int64_t>(oldest->output.size()) + 1)) return;
   oldest->phase = SessionPhase::kLive;
 }
@@ -76,16 +82,57 @@ bool Engine::make_room(std::vector<Session*>& batch, Session& session, int64_t t
 void Engine::shed_youngest_parked() {
   Session* youngest = nullptr;
   for (auto& [key, session] : sessions_) {
-    if (session->phase != SessionPhase::kParked && session->phase != SessionPhase::kLanded)
-      continue;
+    const bool idle =
+        session->phase == SessionPhase::kParked || session->phase == SessionPhase::kLanded;
+    if (!idle || session->away) continue;
     if (youngest == nullptr || session->order > youngest->order) youngest = session.get();
   }
-  if (youngest == nullptr) return;
+  if (youngest == nullptr || send_away(*youngest)) return;
   fail(*youngest,
        make_error(Code::kUnavailable,
                   "the node gave this session's state up for an "
                   "older one; it can be sent again"),
        "decode");
+}
+
+// Parks the state in host memory, where its engine has memory of its own and there is room.
+bool Engine::send_away(Session& session) {
+  const uint64_t bytes = session.plan.total_bytes;
+  if (!step_->has_own_memory() || !host_pool_.reserve_page(bytes)) return false;
+  if (!step_->park(*session.prompt).ok()) {
+    host_pool_.release_pages(bytes);
+    return false;
+  }
+  session.away = true;
+  resident_bytes_ -= bytes;
+  pool_.release_state(bytes);
+  log_.request(session.spec.request_id).info("state sent away", {{"state_bytes", bytes}});
+  return true;
+}
+
+bool Engine::bring_back(Session& session) {
+  const uint64_t bytes = session.plan.total_bytes;
+  if (!pool_.reserve_state(bytes)) return false;
+  if (!step_->restore(*session.prompt).ok()) {
+    pool_.release_state(bytes);
+    return false;
+  }
+  session.away = false;
+  resident_bytes_ += bytes;
+  host_pool_.release_pages(bytes);
+  log_.request(session.spec.request_id).info("state brought back", {{"state_bytes", bytes}});
+  return true;
+}
+
+// Every session ends when the device is lost; the front doors go on elsewhere from the outboxes.
+void Engine::end_if_lost() {
+  const Status health = step_->health();
+  if (health.ok() || lost_) return;
+  lost_ = true;
+  log_.error("device lost", health.error());
+  std::vector<Session*> all;
+  for (auto& [key, session] : sessions_) all.push_back(session.get());
+  for (Session* session : all) fail(*session, health.error(), "decode");
 }
 
 void Engine::step() {
@@ -99,13 +146,14 @@ void Engine::step() {
     const int64_t count = std::min({session.pending(), kReplayRows, options_.max_step_rows - rows});
     if (!make_room(batch, session, session.suffix.tokens() + count)) break;
     StepEntry entry;
-    entry.prompt = &session.view;
+    entry.prompt = session.prompt.get();
     entry.suffix = &session.suffix;
     entry.tokens =
         std::span(session.output)
             .subspan(static_cast<size_t>(session.suffix.tokens()), static_cast<size_t>(count));
     entry.position = session.position();
     entry.want = count == session.pending() ? StepEntry::Want::kLast : StepEntry::Want::kNone;
+    entry.draw = Draw{&session.sampling, &*session.sampler, draw_position(session)};
     entries.push_back(entry);
     rows += count;
   }
@@ -113,29 +161,33 @@ void Engine::step() {
   entries.resize(batch.size());
   if (batch.empty()) return;
   probe_.stepped(batch.size());
-  const Status ran = step_.forward(entries);
-  if (!ran.ok()) {
-    for (Session* session : batch) fail(*session, ran.error(), "decode");
-    return;
-  }
+  const Status ran = step_->forward(entries);
+  if (!ran.ok()) return step_failed(batch, ran.error());
   sample_all(batch, entries);
+}
+
+// Out of the device's memory, the youngest goes and the others try again without it; nothing has
+// grown. Any other error is of them all.
+void Engine::step_failed(std::vector<Session*>& batch, const Error& error) {
+  if (error.code == Code::kResourceExhausted) return fail(*batch.back(), error, "decode");
+  for (Session* session : batch) fail(*session, error, "decode");
 }
 
 // Draws for all sessions side by side; each draw depends on its own logits and counter alone.
 void Engine::sample_all(std::vector<Session*>& batch, std::vector<StepEntry>& entries) {
   std::vector<Result<model::Sampled>> drawn(batch.size(), model::Sampled{});
   const auto vocab = static_cast<size_t>(model_->config().vocab);
-  workers_.run(static_cast<int>(batch.size()), [&](int task, int worker) {
+  workers_->run(static_cast<int>(batch.size()), [&](int task, int worker) {
     const auto i = static_cast<size_t>(task);
     if (entries[i].logits == nullptr) return;
     Session& session = *batch[i];
-    const auto position = static_cast<uint64_t>(session.plan.tokens) + session.output.size();
     drawn[i] =
         model::sample(std::span(entries[i].logits, vocab), session.sampling, *session.sampler,
-                      position, sampler_scratch_[static_cast<size_t>(worker)]);
+                      draw_position(session), sampler_scratch_[static_cast<size_t>(worker)]);
   });
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (entries[i].logits != nullptr) take_token(*batch[i], drawn[i]);
+    if (entries[i].sampled) drawn[i] = *entries[i].sampled;
+    if (entries[i].sampled || entries[i].logits != nullptr) take_token(*batch[i], drawn[i]);
   }
 }
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/kv/state.h"
 #include "common/model/sampler.h"
 #include "decode_node/cache/suffix.h"
+#include "decode_node/engine/step.h"
 #include "decode_node/receive/incoming_state.h"
 #include "proto/control.h"
 
@@ -31,17 +31,17 @@ enum class SessionPhase {
   kLanding,  // bytes reserved; the state is on its way
   kLanded,   // state verified; waits for START
   kLive,     // in the batch of every step
-  kParked,   // state held, suffix pages given up; waits to be replayed
+  kParked,   // state held, perhaps away; suffix pages given up; waits to be replayed
 };
 
 // Engine thread only.
 struct Session {
   Session(SessionKey key_in, proto::Open spec_in, kv::StatePlan plan_in, const PageShape& page,
-          BytePool* pool)
+          BytePool* pool, PageMemory& memory)
       : key(std::move(key_in)),
         spec(std::move(spec_in)),
         plan(std::move(plan_in)),
-        suffix(page, pool) {}
+        suffix(page, pool, memory) {}
 
   const SessionKey key;
   const proto::Open spec;
@@ -54,8 +54,9 @@ struct Session {
   uint64_t order = 0;  // of admission: the lowest is the oldest
 
   SessionPhase phase = SessionPhase::kQueued;
-  std::shared_ptr<IncomingState> incoming;  // set from kLanding on
-  kv::StateView view;                       // of incoming, once verified
+  std::shared_ptr<IncomingState> incoming;  // from kLanding on; until adopted by own memory
+  bool away = false;                        // the state waits in host memory (has_own_memory)
+  std::unique_ptr<PromptState> prompt;      // of incoming, once verified
 
   // Tokens of the output so far, those of START included. The first suffix.tokens() of them have
   // been through the model; the rest run in the next step (a replay when there are several).

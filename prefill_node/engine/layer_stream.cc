@@ -3,28 +3,46 @@
 #include <algorithm>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "common/base/check.h"
 
 namespace akv::prefill {
 
-// The one layer whose dense K/V is alive.
-struct LayerStream::LayerBuffers {
-  LayerBuffers(size_t elements, std::atomic<uint64_t>& gauge)
-      : k(new bf16[elements]), v(new bf16[elements]), gauge_(gauge) {
-    gauge_.store(2 * elements * sizeof(bf16), std::memory_order_relaxed);
-  }
-  ~LayerBuffers() { gauge_.store(0, std::memory_order_relaxed); }
-  LayerBuffers(const LayerBuffers&) = delete;
-  LayerBuffers& operator=(const LayerBuffers&) = delete;
+// Memory of the one layer whose dense K/V is alive: layers and prompts take turns in it, so that
+// none of them waits for fresh pages from the system.
+struct KvBuffer {
+  std::unique_ptr<bf16[]> memory;
+  size_t capacity = 0;  // elements
+  bf16* k = nullptr;    // [S, H, D] before RoPE
+  bf16* v = nullptr;    // [S, H, D]
 
-  std::unique_ptr<bf16[]> k;  // [S, H, D] before RoPE
-  std::unique_ptr<bf16[]> v;  // [S, H, D]
+  void prepare(size_t elements) {
+    if (2 * elements > capacity) {
+      memory.reset();  // before the larger one is taken: nothing in it is alive
+      capacity = 2 * elements;
+      memory.reset(new bf16[capacity]);
+    }
+    k = memory.get();
+    v = k + elements;
+  }
+};
+
+namespace {
+
+// Says how many bytes of dense K/V are alive while it is.
+class DenseKvGauge {
+ public:
+  DenseKvGauge(std::atomic<uint64_t>& gauge, uint64_t bytes) : gauge_(gauge) {
+    gauge_.store(bytes, std::memory_order_relaxed);
+  }
+  ~DenseKvGauge() { gauge_.store(0, std::memory_order_relaxed); }
+  DenseKvGauge(const DenseKvGauge&) = delete;
+  DenseKvGauge& operator=(const DenseKvGauge&) = delete;
 
  private:
   std::atomic<uint64_t>& gauge_;
 };
+
+}  // namespace
 
 LayerStream::LayerStream(std::shared_ptr<const model::Model> model, const StreamOptions& options,
                          const Parallel& parallel)
@@ -48,33 +66,35 @@ uint64_t LayerStream::prompt_bytes(int64_t tokens) const {
          sizeof(float);
 }
 
-Result<std::unique_ptr<Prompt>> LayerStream::begin(std::span<const int32_t> ids) {
+Result<std::unique_ptr<HostPrompt>> LayerStream::begin(std::span<const int32_t> ids) {
   const auto& config = model_->config();
-  if (ids.empty()) return make_error(Code::kInvalidArgument, "the prompt has no tokens", "prompt");
-  if (static_cast<int64_t>(ids.size()) > config.context_length) {
-    return make_error(Code::kContextLength,
-                      fmt::format("the prompt has {} tokens, the model's context is {}", ids.size(),
-                                  config.context_length),
-                      "prompt");
-  }
-  auto prompt = std::make_unique<Prompt>();
+  AKV_RETURN_IF_ERROR(check_prompt(ids, config));
+  auto prompt = std::make_unique<HostPrompt>();
   prompt->tokens_ = static_cast<int64_t>(ids.size());
   prompt->hidden_.resize(ids.size() * static_cast<size_t>(config.d_model));
   AKV_RETURN_IF_ERROR(graph_.embed(ids, prompt->hidden_.data()));
+  prompt->kv_ = kv_.lock();
+  if (!prompt->kv_) {
+    prompt->kv_ = std::make_shared<KvBuffer>();
+    kv_ = prompt->kv_;
+  }
   return prompt;
 }
 
-Status LayerStream::run_layer(Prompt& prompt, const std::atomic<bool>& cancelled,
+Status LayerStream::run_layer(HostPrompt& prompt, const std::atomic<bool>& cancelled,
                               const OnLayer& on_layer) {
   return run_layer(prompt, cancelled, on_layer, nullptr);
 }
 
-Status LayerStream::run_layer(Prompt& prompt, const std::atomic<bool>& cancelled,
+Status LayerStream::run_layer(HostPrompt& prompt, const std::atomic<bool>& cancelled,
                               const OnLayer& on_layer,
                               const std::function<Status()>& on_hidden_final) {
   const auto& config = model_->config();
   AKV_CHECK(prompt.next_layer_ < config.layers);
-  LayerBuffers kv(static_cast<size_t>(prompt.tokens_ * config.kv_dim()), dense_kv_bytes_);
+  const auto elements = static_cast<size_t>(prompt.tokens_ * config.kv_dim());
+  KvBuffer& kv = *prompt.kv_;
+  kv.prepare(elements);
+  const DenseKvGauge gauge(dense_kv_bytes_, 2 * elements * sizeof(bf16));
   graph_.prepare_layer(prompt.next_layer_);
   for (int64_t begin = 0; begin < prompt.tokens_; begin += options_.chunk_rows) {
     if (cancelled.load(std::memory_order_relaxed)) {
@@ -86,8 +106,8 @@ Status LayerStream::run_layer(Prompt& prompt, const std::atomic<bool>& cancelled
   if (on_hidden_final) AKV_RETURN_IF_ERROR(on_hidden_final());
   const LayerKv finished{.layer = prompt.next_layer_,
                          .tokens = prompt.tokens_,
-                         .k_pre = kv.k.get(),
-                         .v = kv.v.get(),
+                         .k_pre = kv.k,
+                         .v = kv.v,
                          .q_window = q_window_.data()};
   ++prompt.next_layer_;
   return on_layer(finished);
@@ -95,14 +115,13 @@ Status LayerStream::run_layer(Prompt& prompt, const std::atomic<bool>& cancelled
 
 // In the last layer only the last position's hidden state is read afterwards, so earlier rows stop
 // at their K/V and, inside the window, their queries.
-Status LayerStream::run_chunk(Prompt& prompt, int64_t begin, int64_t rows, LayerBuffers& kv) {
+Status LayerStream::run_chunk(HostPrompt& prompt, int64_t begin, int64_t rows, KvBuffer& kv) {
   const auto& config = model_->config();
   const int layer = prompt.next_layer_;
   const auto offset = begin * config.kv_dim();
   float* x = prompt.hidden_.data() + begin * config.d_model;
-  graph_.qkv(
-      layer, x, rows, begin,
-      model::QkvRows{.q = q_.data(), .k_pre = kv.k.get() + offset, .v = kv.v.get() + offset});
+  graph_.qkv(layer, x, rows, begin,
+             model::QkvRows{.q = q_.data(), .k_pre = kv.k + offset, .v = kv.v + offset});
   keep_window(begin, rows, prompt.tokens_);
   const bool last_layer = layer + 1 == config.layers;
   const bool last_chunk = begin + rows == prompt.tokens_;
@@ -110,8 +129,8 @@ Status LayerStream::run_chunk(Prompt& prompt, int64_t begin, int64_t rows, Layer
   const int64_t skip = last_layer ? rows - 1 : 0;
   kernels::FlashPrefillParams params;
   params.q = q_.data() + skip * config.q_dim();
-  params.k = kv.k.get();
-  params.v = kv.v.get();
+  params.k = kv.k;
+  params.v = kv.v;
   params.rope = &model_->rope();
   params.out = attn_.data();
   params.rows = rows - skip;
@@ -138,7 +157,7 @@ void LayerStream::keep_window(int64_t begin, int64_t rows, int64_t tokens) {
               static_cast<size_t>((to - from) * q_dim) * sizeof(float));
 }
 
-void LayerStream::last_logits(const Prompt& prompt, float* out) {
+void LayerStream::last_logits(const HostPrompt& prompt, float* out) {
   graph_.logits(prompt.hidden_.data() + (prompt.tokens_ - 1) * model_->config().d_model, out);
 }
 

@@ -15,8 +15,11 @@
 #include "kernels/flash_prefill.h"
 #include "kernels/parallel.h"
 #include "kernels/types.h"
+#include "prefill_node/engine/prompt_engine.h"
 
 namespace akv::prefill {
+
+struct KvBuffer;  // one layer's dense K/V; in the .cc
 
 struct StreamOptions {
   int64_t chunk_rows =
@@ -35,18 +38,16 @@ struct LayerKv {
 };
 using OnLayer = std::function<Status(const LayerKv&)>;
 
-// A prompt between layers: its hidden states and nothing else. Owned by the scheduler.
-class Prompt {
+// A prompt between layers: its hidden states and nothing else.
+class HostPrompt : public Prompt {
  public:
-  int64_t tokens() const { return tokens_; }
-  int next_layer() const { return next_layer_; }
-  uint64_t bytes() const { return hidden_.size() * sizeof(float); }
+  uint64_t bytes() const override { return hidden_.size() * sizeof(float); }
 
  private:
   friend class LayerStream;
-  int64_t tokens_ = 0;
-  int next_layer_ = 0;
   std::vector<float> hidden_;  // [S, d_model] residual stream
+  // Where its layers' dense K/V go; prompts in work share one, and the last one frees it.
+  std::shared_ptr<KvBuffer> kv_;
 };
 
 // Used by one thread (the engine's), which calls into the pool. Prompts may interleave at layer
@@ -58,20 +59,21 @@ class LayerStream {
 
   // Embeds the prompt. kInvalidArgument: empty, or an id outside the vocabulary; kContextLength:
   // longer than the model's context.
-  Result<std::unique_ptr<Prompt>> begin(std::span<const int32_t> ids);
+  Result<std::unique_ptr<HostPrompt>> begin(std::span<const int32_t> ids);
 
-  // Runs layer prompt.next_layer() over all rows, then hands its K/V over before they are freed.
+  // Runs layer prompt.next_layer() over all rows, then hands its K/V over before they are
+  // overwritten by the next layer's.
   // kCancelled as soon as `cancelled` is seen (between chunks); else the error of on_layer.
   // REQUIRES: next_layer() < layers.
-  Status run_layer(Prompt& prompt, const std::atomic<bool>& cancelled, const OnLayer& on_layer);
+  Status run_layer(HostPrompt& prompt, const std::atomic<bool>& cancelled, const OnLayer& on_layer);
 
   // The same in two steps for the last layer, so that the first token does not wait for its codec:
   // on_last_hidden is called once the last position's hidden state is final, before on_layer.
-  Status run_layer(Prompt& prompt, const std::atomic<bool>& cancelled, const OnLayer& on_layer,
+  Status run_layer(HostPrompt& prompt, const std::atomic<bool>& cancelled, const OnLayer& on_layer,
                    const std::function<Status()>& on_hidden_final);
 
   // Logits [vocab] of the prompt's last position. REQUIRES: the last layer's hidden state is final.
-  void last_logits(const Prompt& prompt, float* out);
+  void last_logits(const HostPrompt& prompt, float* out);
 
   // Bytes that a prompt of S tokens holds between layers.
   uint64_t prompt_bytes(int64_t tokens) const;
@@ -80,8 +82,7 @@ class LayerStream {
   const model::Model& model() const { return *model_; }
 
  private:
-  struct LayerBuffers;
-  Status run_chunk(Prompt& prompt, int64_t begin, int64_t rows, LayerBuffers& kv);
+  Status run_chunk(HostPrompt& prompt, int64_t begin, int64_t rows, KvBuffer& kv);
   void keep_window(int64_t begin, int64_t rows, int64_t tokens);
 
   std::shared_ptr<const model::Model> model_;
@@ -89,6 +90,7 @@ class LayerStream {
   const Parallel parallel_;
   model::Graph graph_;
   kernels::FlashPrefillScratch flash_scratch_;
+  std::weak_ptr<KvBuffer> kv_;   // of the prompts in work
   std::vector<float> q_;         // [chunk, Hq, D]
   std::vector<float> attn_;      // [chunk, Hq, D]
   std::vector<float> q_window_;  // [W, Hq, D]

@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/kv/plan.h"
-#include "prefill_node/engine/layer_stream.h"
+#include "prefill_node/engine/prompt_engine.h"
 #include "prefill_node/outbox/outbox.h"
 #include "proto/control.h"
 
@@ -28,6 +28,7 @@ struct Job {
   // Engine thread only.
   TimePoint started;
   std::unique_ptr<Prompt> prompt;        // null while queued
+  Status record_status;                  // why an earlier layer's record cannot be had
   std::shared_ptr<OutgoingState> state;  // null when no state is wanted
 
   bool wants_state() const { return spec.landing.has_value(); }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/units.h"
 #include "common/model/wire.h"
 
 namespace akv::prefill {
@@ -20,9 +21,9 @@ double virtual_deadline_ms(const Job& job, TimePoint epoch) {
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<const model::Model> model, std::vector<int32_t> end_tokens,
-                     int threads, const SchedulerOptions& options, Outbox& outbox, Shipper& shipper,
-                     const Probe& probe, Logger log, EmitFn emit)
-    : model_(model),
+                     std::unique_ptr<PromptEngine> engine, const SchedulerOptions& options,
+                     Outbox& outbox, Shipper& shipper, const Probe& probe, Logger log, EmitFn emit)
+    : model_(std::move(model)),
       end_tokens_(std::move(end_tokens)),
       options_(options),
       outbox_(outbox),
@@ -30,9 +31,7 @@ Scheduler::Scheduler(std::shared_ptr<const model::Model> model, std::vector<int3
       probe_(probe),
       log_(std::move(log)),
       emit_(std::move(emit)),
-      pool_(threads),
-      stream_(model, StreamOptions{.chunk_rows = options.chunk_rows}, parallel_view(pool_)),
-      logits_(static_cast<size_t>(model->config().vocab)) {
+      engine_(std::move(engine)) {
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -48,20 +47,15 @@ void Scheduler::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-// What a prompt in work needs at its widest: hidden states, and one layer's dense K/V.
-uint64_t Scheduler::work_bytes(int64_t tokens) const {
-  const auto kv = static_cast<uint64_t>(model_->config().kv_dim());
-  return stream_.prompt_bytes(tokens) + 4 * static_cast<uint64_t>(tokens) * kv;
-}
-
 Status Scheduler::submit(std::shared_ptr<Job> job) {
   const auto tokens = static_cast<uint64_t>(job->tokens());
-  if (work_bytes(job->tokens()) > options_.max_prefill_bytes) {
-    return make_error(Code::kResourceExhausted,
-                      fmt::format("a prompt of {} tokens takes {} of work, the node allows {}",
-                                  tokens, format_bytes(work_bytes(job->tokens())),
-                                  format_bytes(options_.max_prefill_bytes)),
-                      "max-prefill-bytes");
+  const uint64_t work = engine_->work_bytes(job->tokens());
+  if (work > options_.max_prefill_bytes) {
+    return make_error(
+        Code::kResourceExhausted,
+        fmt::format("a prompt of {} tokens takes {} of work, the node allows {}", tokens,
+                    format_bytes(work), format_bytes(options_.max_prefill_bytes)),
+        "max-prefill-bytes");
   }
   proto::Queued queued{.ref = job->spec.ref,
                        .queue_requests = jobs_count_.load(),
@@ -170,7 +164,7 @@ void Scheduler::admit() {
             return virtual_deadline_ms(*a, epoch) < virtual_deadline_ms(*b, epoch);
           });
       if (best == queued_.end()) return;
-      const uint64_t bytes = work_bytes((*best)->tokens());
+      const uint64_t bytes = engine_->work_bytes((*best)->tokens());
       if (!active_.empty() && active_bytes_ + bytes > options_.max_prefill_bytes) return;
       next = *best;
     }
@@ -192,7 +186,7 @@ bool Scheduler::start(const JobPtr& job) {
     }
     job->state = std::move(*state);
   }
-  auto prompt = stream_.begin(job->spec.token_ids);
+  auto prompt = engine_->begin(job->spec.token_ids);
   if (!prompt.ok()) {
     fail(job, prompt.error(), "queued");
     return true;
@@ -200,7 +194,7 @@ bool Scheduler::start(const JobPtr& job) {
   job->prompt = std::move(*prompt);
   job->started = SteadyClock::now();
   active_.push_back(job);
-  active_bytes_ += work_bytes(job->tokens());
+  active_bytes_ += engine_->work_bytes(job->tokens());
   {
     std::lock_guard lock(mutex_);
     queued_.erase(std::find(queued_.begin(), queued_.end(), job));
@@ -228,11 +222,11 @@ Scheduler::JobPtr Scheduler::pick() const {
 }
 
 void Scheduler::step(const JobPtr& job) {
-  const auto on_layer = [&](const LayerKv& layer) { return compress(*job, layer); };
-  const auto on_final = [&] { return first_token(*job); };
   const bool last = job->prompt->next_layer() + 1 == model_->config().layers;
-  const Status status = last ? stream_.run_layer(*job->prompt, job->cancelled, on_layer, on_final)
-                             : stream_.run_layer(*job->prompt, job->cancelled, on_layer);
+  LayerOrder order = layer_order(job);
+  if (last) order.on_logits = [&](std::span<float> logits) { return first_token(*job, logits); };
+  Status status = engine_->run_layer(*job->prompt, job->cancelled, order);
+  if (status.ok()) status = job->record_status;
   if (!status.ok()) {
     if (status.error().code != Code::kCancelled) fail(job, status.error(), "prefill");
     return;  // a cancelled job is dropped at the next round
@@ -240,32 +234,32 @@ void Scheduler::step(const JobPtr& job) {
   if (last) finish(job);
 }
 
-Status Scheduler::compress(Job& job, const LayerKv& layer) {
-  if (!job.state) return {};
-  const TimePoint start = SteadyClock::now();
-  kv::LayerInput input{.layer = layer.layer, .k_pre = layer.k_pre, .v = layer.v};
-  input.rope = &model_->rope();
-  const int64_t window = job.plan.options.window;
-  if (job.plan.codec == kv::Codec::kAnchorKv) {
-    q_window_.resize(static_cast<size_t>(window * model_->config().q_dim()));
-    for (size_t i = 0; i < q_window_.size(); ++i) q_window_[i] = to_bf16(layer.q_window[i]);
-    input.q_obs = q_window_.data();
-  }
-  AKV_RETURN_IF_ERROR(kv::compress_layer(input, job.plan, job.state->header_checksum(),
-                                         job.state->record(layer.layer), workspace_,
-                                         parallel_view(pool_)));
-  job.state->compress_ms = job.state->compress_ms + ms_since(start);
-  job.state->publish(layer.layer);
-  return {};
+// A finished record goes to every open shipment while later layers are computed.
+LayerOrder Scheduler::layer_order(const JobPtr& job) {
+  LayerOrder order;
+  if (!job->state) return order;
+  const int layer = job->prompt->next_layer();
+  order.record.plan = &job->state->plan();
+  order.record.state_checksum = job->state->header_checksum();
+  order.record.bytes = job->state->record(layer);
+  order.record.done = [state = job->state, layer,
+                       work = std::weak_ptr(job)](Result<double> compress_ms) {
+    if (compress_ms.ok()) {
+      state->compress_ms = state->compress_ms + *compress_ms;
+      state->publish(layer);
+    } else if (const auto owner = work.lock()) {
+      owner->record_status = compress_ms.error();
+    }
+  };
+  return order;
 }
 
-Status Scheduler::first_token(Job& job) {
-  stream_.last_logits(*job.prompt, logits_.data());
+Status Scheduler::first_token(Job& job, std::span<float> logits) {
   const auto params = model::sampling_params(job.spec.sampling);
   const model::SamplerState state(params, job.spec.token_ids, end_tokens_);
   AKV_ASSIGN_OR_RETURN(
       const auto sampled,
-      model::sample(logits_, params, state, static_cast<uint64_t>(job.tokens()), sampler_scratch_));
+      model::sample(logits, params, state, static_cast<uint64_t>(job.tokens()), sampler_scratch_));
   const double prefill_ms = ms_since(job.started);
   if (job.state) job.state->prefill_ms = prefill_ms;
   probe_.prefilled(job.tokens(), prefill_ms / 1000);
@@ -317,7 +311,7 @@ void Scheduler::fail(const JobPtr& job, const Error& error, std::string_view pha
 void Scheduler::remove(const JobPtr& job) {
   const auto active = std::find(active_.begin(), active_.end(), job);
   if (active != active_.end()) {
-    active_bytes_ -= work_bytes(job->tokens());
+    active_bytes_ -= engine_->work_bytes(job->tokens());
     active_.erase(active);
   }
   job->prompt.reset();

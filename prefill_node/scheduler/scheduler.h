@@ -7,16 +7,16 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/base/result.h"
-#include "common/base/worker_pool.h"
-#include "common/kv/codec.h"
 #include "common/log/log.h"
+#include "common/model/model.h"
 #include "common/model/sampler.h"
-#include "prefill_node/engine/layer_stream.h"
+#include "prefill_node/engine/prompt_engine.h"
 #include "prefill_node/outbox/outbox.h"
 #include "prefill_node/outbox/shipper.h"
 #include "prefill_node/probe.h"
@@ -29,16 +29,15 @@ struct SchedulerOptions {
   uint64_t max_queue_tokens = 1 << 20;             // prompt tokens waiting or in work
   size_t max_queue_requests = 4096;
   int64_t transfer_timeout_ms = 30000;
-  int64_t chunk_rows = 512;
 };
 
 // Prompts take turns at layer borders: the one whose virtual deadline (arrival plus a multiple of
 // its own work) is nearest goes next, so a short prompt overtakes a long one and none starves.
 class Scheduler {
  public:
-  Scheduler(std::shared_ptr<const model::Model> model, std::vector<int32_t> end_tokens, int threads,
-            const SchedulerOptions& options, Outbox& outbox, Shipper& shipper, const Probe& probe,
-            Logger log, EmitFn emit);
+  Scheduler(std::shared_ptr<const model::Model> model, std::vector<int32_t> end_tokens,
+            std::unique_ptr<PromptEngine> engine, const SchedulerOptions& options, Outbox& outbox,
+            Shipper& shipper, const Probe& probe, Logger log, EmitFn emit);
   ~Scheduler();  // stop()
 
   // [thread-safe] Queues a job, or says why not: kResourceExhausted (queue full; or never possible
@@ -54,7 +53,9 @@ class Scheduler {
   uint64_t queue_requests() const { return jobs_count_.load(std::memory_order_relaxed); }
   uint64_t queue_tokens() const { return jobs_tokens_.load(std::memory_order_relaxed); }
   uint64_t max_queue_tokens() const { return options_.max_queue_tokens; }
-  uint64_t dense_kv_bytes() const { return stream_.dense_kv_bytes(); }
+  uint64_t dense_kv_bytes() const { return engine_->dense_kv_bytes(); }
+  // [thread-safe] Not ok once the engine's device is lost.
+  Status health() const { return engine_->health(); }
 
  private:
   using JobPtr = std::shared_ptr<Job>;
@@ -64,13 +65,12 @@ class Scheduler {
   bool start(const JobPtr& job);
   JobPtr pick() const;
   void step(const JobPtr& job);
-  Status compress(Job& job, const LayerKv& layer);
-  Status first_token(Job& job);
+  LayerOrder layer_order(const JobPtr& job);
+  Status first_token(Job& job, std::span<float> logits);
   void fail(const JobPtr& job, const Error& error, std::string_view phase);
   void remove(const JobPtr& job);
   void finish(const JobPtr& job);
   void end_late_shipments();
-  uint64_t work_bytes(int64_t tokens) const;
 
   const std::shared_ptr<const model::Model> model_;
   const std::vector<int32_t> end_tokens_;
@@ -82,11 +82,7 @@ class Scheduler {
   const EmitFn emit_;
 
   // Engine thread only, after construction.
-  WorkerPool pool_;
-  LayerStream stream_;
-  kv::Workspace workspace_;
-  std::vector<bf16> q_window_;
-  std::vector<float> logits_;
+  const std::unique_ptr<PromptEngine> engine_;
   model::SamplerScratch sampler_scratch_;
   std::vector<JobPtr> active_;
   uint64_t active_bytes_ = 0;

@@ -17,7 +17,8 @@ Overloaded(F...) -> Overloaded<F...>;
 }  // namespace
 
 PrefillService::PrefillService(std::shared_ptr<const model::Model> model,
-                               const model::Tokenizer& tokenizer, const ServiceOptions& options,
+                               const model::Tokenizer& tokenizer,
+                               std::unique_ptr<PromptEngine> engine, const ServiceOptions& options,
                                transport::Sender& sender, const Probe& probe, Logger log,
                                EmitFn emit)
     : model_(model),
@@ -25,7 +26,7 @@ PrefillService::PrefillService(std::shared_ptr<const model::Model> model,
       emit_(emit),
       outbox_(options.outbox_bytes),
       shipper_(sender, probe, log, emit),
-      scheduler_(model, tokenizer.end_tokens(), options.threads, options.scheduler, outbox_,
+      scheduler_(model, tokenizer.end_tokens(), std::move(engine), options.scheduler, outbox_,
                  shipper_, probe, log, emit) {}
 
 PrefillService::~PrefillService() { stop(); }
@@ -53,6 +54,7 @@ void PrefillService::fail(uint64_t owner, const proto::RequestRef& ref, const Er
 
 Result<std::shared_ptr<Job>> PrefillService::make_job(uint64_t owner, proto::Prefill&& spec) const {
   if (draining_) return make_error(Code::kUnavailable, "the prefill node is draining");
+  AKV_RETURN_IF_ERROR(health());
   const auto& config = model_->config();
   if (static_cast<int64_t>(spec.token_ids.size()) > config.context_length) {
     return make_error(Code::kContextLength,
@@ -125,7 +127,7 @@ proto::Load PrefillService::load() const {
   load.queue_tokens = scheduler_.queue_tokens();
   load.outbox_bytes = outbox_.bytes();
   load.draining = draining_;
-  load.ready = !draining_;
+  load.ready = !draining_ && health().ok();
   return load;
 }
 

@@ -22,7 +22,6 @@ namespace akv::prefill {
 using Command = std::variant<proto::Prefill, proto::Cancel, proto::Release, proto::Resend>;
 
 struct ServiceOptions {
-  int threads = 1;
   uint64_t outbox_bytes = uint64_t{1} << 30;
   SchedulerOptions scheduler;
 };
@@ -34,8 +33,8 @@ class PrefillService {
   // `sender`, `probe` and the tokenizer outlive the service; the sender may be destroyed only after
   // stop().
   PrefillService(std::shared_ptr<const model::Model> model, const model::Tokenizer& tokenizer,
-                 const ServiceOptions& options, transport::Sender& sender, const Probe& probe,
-                 Logger log, EmitFn emit);
+                 std::unique_ptr<PromptEngine> engine, const ServiceOptions& options,
+                 transport::Sender& sender, const Probe& probe, Logger log, EmitFn emit);
   ~PrefillService();
 
   // owner: who is answered (a peer id, or 0 for a front door in this process).
@@ -45,6 +44,8 @@ class PrefillService {
   // No new prompts; those in work go on.
   void drain() { draining_ = true; }
   bool draining() const { return draining_; }
+  // [thread-safe] Not ok once the engine's device is lost: no prompt can be taken.
+  Status health() const { return scheduler_.health(); }
   // Nothing queued, in work or still being sent.
   bool idle() const;
   // Ends the engine thread; events may still come from transfers until the sender is gone.

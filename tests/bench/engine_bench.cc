@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/worker_pool.h"
 #include "common/device/host.h"
-#include "decode_node/engine/step.h"
+#include "decode_node/engine/cpu_step.h"
 #include "kernels/isa.h"
 #include "tests/bench/bench_state.h"
 
@@ -110,13 +110,14 @@ Result<State> prefill_rounds(const std::shared_ptr<const model::Model>& model, i
 Status decode(const std::shared_ptr<const model::Model>& model, const State& state, int sessions,
               const Arguments& a, const Parallel& parallel) {
   std::vector<kv::StateBuffer> buffers;
-  std::vector<kv::StateView> views;
+  decode::CpuStepEngine engine(model, parallel);
+  std::vector<std::unique_ptr<decode::PromptState>> prompts;
   for (int i = 0; i < sessions; ++i) {
     AKV_ASSIGN_OR_RETURN(auto buffer, copy_of(state));
     buffers.push_back(std::move(buffer));
-    views.push_back(kv::StateView::create(buffers.back().bytes(), state.plan));
+    AKV_ASSIGN_OR_RETURN(auto prompt, engine.adopt({buffers.back().bytes(), &state.plan, nullptr}));
+    prompts.push_back(std::move(prompt));
   }
-  decode::StepEngine engine(model, parallel);
   std::vector<double> all;
   for (int round = 0; round < a.rounds; ++round) {
     std::vector<std::unique_ptr<decode::Suffix>> suffixes;
@@ -130,7 +131,7 @@ Status decode(const std::shared_ptr<const model::Model>& model, const State& sta
       for (size_t i = 0; i < entries.size(); ++i) {
         tokens[i] = 1000 + step * 31 + static_cast<int32_t>(i);
         suffixes[i]->grow(step + 1);
-        entries[i].prompt = &views[i];
+        entries[i].prompt = prompts[i].get();
         entries[i].suffix = suffixes[i].get();
         entries[i].tokens = {&tokens[i], 1};
         entries[i].position = state.plan.tokens + step;

@@ -1,4 +1,4 @@
-#include "decode_node/engine/step.h"
+#include "decode_node/engine/cpu_step.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,6 @@ namespace {
 struct Prompt {
   kv::StatePlan plan;
   kv::StateBuffer buffer;
-  kv::StateView view;
 };
 
 std::vector<int32_t> some_ids(int64_t count, int32_t seed) {
@@ -64,20 +63,25 @@ class Step : public testing::Test {
     while (work->next_layer() < model_->config().layers) {
       EXPECT_TRUE(stream.run_layer(*work, cancelled, on_layer).ok());
     }
-    prompt->view = kv::StateView::create(prompt->buffer.bytes(), prompt->plan);
     return prompt;
+  }
+
+  static std::unique_ptr<PromptState> adopt(StepEngine& engine, const Prompt& prompt) {
+    return *engine.adopt({prompt.buffer.bytes(), &prompt.plan, nullptr});
   }
 
   // Logits after `tokens` behind each prompt, all in one batch.
   std::vector<std::vector<float>> decode(const std::vector<const Prompt*>& prompts,
                                          const std::vector<std::vector<int32_t>>& tokens) {
-    StepEngine engine(model_, parallel_view(pool_));
+    CpuStepEngine engine(model_, parallel_view(pool_));
     std::vector<std::unique_ptr<Suffix>> suffixes;
+    std::vector<std::unique_ptr<PromptState>> states;
     std::vector<StepEntry> entries(prompts.size());
     for (size_t i = 0; i < prompts.size(); ++i) {
       suffixes.push_back(std::make_unique<Suffix>(PageShape(model_->config()), nullptr));
       EXPECT_TRUE(suffixes[i]->grow(static_cast<int64_t>(tokens[i].size())));
-      entries[i].prompt = &prompts[i]->view;
+      states.push_back(adopt(engine, *prompts[i]));
+      entries[i].prompt = states[i].get();
       entries[i].suffix = suffixes[i].get();
       entries[i].tokens = tokens[i];
       entries[i].position = prompts[i]->plan.tokens;
@@ -112,13 +116,14 @@ TEST_F(Step, AReplayEqualsStepByStep) {
   const auto prompt = prefill(some_ids(300, 4), "anchorkv");
   const std::vector<int32_t> tokens = some_ids(70, 5);
   const auto at_once = decode({prompt.get()}, {tokens});
-  StepEngine engine(model_, parallel_view(pool_));
+  CpuStepEngine engine(model_, parallel_view(pool_));
   Suffix suffix(PageShape(model_->config()), nullptr);
+  const auto state = adopt(engine, *prompt);
   ASSERT_TRUE(suffix.grow(70));
   std::vector<float> last;
   for (int64_t i = 0; i < 70; ++i) {
     StepEntry entry;
-    entry.prompt = &prompt->view;
+    entry.prompt = state.get();
     entry.suffix = &suffix;
     entry.tokens = std::span(tokens).subspan(static_cast<size_t>(i), 1);
     entry.position = 300 + i;
@@ -130,12 +135,13 @@ TEST_F(Step, AReplayEqualsStepByStep) {
 
 TEST_F(Step, RefusesATokenOutsideTheVocabularyAndGrowsNothing) {
   const auto prompt = prefill(some_ids(40, 6), "none");
-  StepEngine engine(model_, parallel_view(pool_));
+  CpuStepEngine engine(model_, parallel_view(pool_));
   Suffix suffix(PageShape(model_->config()), nullptr);
   ASSERT_TRUE(suffix.grow(1));
   const std::vector<int32_t> bad{model_->config().vocab};
+  const auto state = adopt(engine, *prompt);
   StepEntry entry;
-  entry.prompt = &prompt->view;
+  entry.prompt = state.get();
   entry.suffix = &suffix;
   entry.tokens = bad;
   entry.position = 40;

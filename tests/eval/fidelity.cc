@@ -21,7 +21,7 @@
 #include "common/kv/codec.h"
 #include "common/model/tokenizer.h"
 #include "common/model/wire.h"
-#include "decode_node/engine/step.h"
+#include "decode_node/engine/cpu_step.h"
 #include "prefill_node/engine/layer_stream.h"
 
 namespace akv {
@@ -186,16 +186,17 @@ Result<std::vector<Built>> prefill(prefill::LayerStream& stream, const Sample& s
 
 // Log-probabilities [answer tokens][vocab] of the answer, teacher-forced: the entry of the last
 // prompt token leaves the state and the token runs again as a dense one.
-Result<std::vector<float>> answer_logprobs(decode::StepEngine& engine, const Sample& sample,
+Result<std::vector<float>> answer_logprobs(decode::CpuStepEngine& engine, const Sample& sample,
                                            const Built& built) {
   const auto& config = engine.model().config();
-  const kv::StateView view = kv::StateView::create(built.buffer.bytes(), built.plan);
+  AKV_ASSIGN_OR_RETURN(const auto state,
+                       engine.adopt({built.buffer.bytes(), &built.plan, nullptr}));
   decode::Suffix suffix(decode::PageShape(config), nullptr);
   std::vector<int32_t> tokens{sample.prompt.back()};
   tokens.insert(tokens.end(), sample.answer.begin(), sample.answer.end() - 1);
   suffix.grow(static_cast<int64_t>(tokens.size()));
   decode::StepEntry entry;
-  entry.prompt = &view;
+  entry.prompt = state.get();
   entry.suffix = &suffix;
   entry.tokens = tokens;
   entry.position = static_cast<int64_t>(sample.prompt.size()) - 1;
@@ -258,7 +259,7 @@ Status run(const Arguments& arguments) {
       prefill::LayerStream stream(model, prefill::StreamOptions{.f32 = arguments.f32}, parallel);
       AKV_ASSIGN_OR_RETURN(states, prefill(stream, sample, methods, parallel));
     }
-    decode::StepEngine engine(model, parallel);
+    decode::CpuStepEngine engine(model, parallel);
     AKV_ASSIGN_OR_RETURN(const auto reference, answer_logprobs(engine, sample, states[0]));
     for (size_t i = 1; i < states.size(); ++i) {
       AKV_ASSIGN_OR_RETURN(const auto logprobs, answer_logprobs(engine, sample, states[i]));
