@@ -1,5 +1,6 @@
 #include "prefill_node/engine/cpu_engine.h"
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 
 namespace akv::prefill {
@@ -11,8 +12,8 @@ CpuPromptEngine::CpuPromptEngine(std::shared_ptr<const model::Model> model,
       stream_(std::move(model), options, parallel_view(pool_)),
       logits_(static_cast<size_t>(model_->config().vocab)) {}
 
-Result<std::unique_ptr<Prompt>> CpuPromptEngine::begin(std::span<const int32_t> ids) {
-  AKV_ASSIGN_OR_RETURN(auto prompt, stream_.begin(ids));
+Result<std::unique_ptr<Prompt>> CpuPromptEngine::begin(std::span<const int32_t> ids, int window) {
+  AKV_ASSIGN_OR_RETURN(auto prompt, stream_.begin(ids, window));
   return std::unique_ptr<Prompt>(std::move(prompt));
 }
 
@@ -36,7 +37,8 @@ Status CpuPromptEngine::compress(const LayerKv& layer, const RecordOrder& order)
   kv::LayerInput input{.layer = layer.layer, .k_pre = layer.k_pre, .v = layer.v};
   input.rope = &model_->rope();
   if (order.plan->codec == kv::Codec::kAnchorKv) {
-    const auto values = static_cast<size_t>(order.plan->options.window * model_->config().q_dim());
+    AKV_CHECK(layer.window == order.plan->options.window);
+    const auto values = static_cast<size_t>(layer.window * model_->config().q_dim());
     q_window_.resize(values);
     for (size_t i = 0; i < values; ++i) q_window_[i] = to_bf16(layer.q_window[i]);
     input.q_obs = q_window_.data();

@@ -18,7 +18,7 @@ class CpuPromptEngine : public PromptEngine {
   CpuPromptEngine(std::shared_ptr<const model::Model> model, const StreamOptions& options,
                   int threads);
 
-  Result<std::unique_ptr<Prompt>> begin(std::span<const int32_t> ids) override;
+  Result<std::unique_ptr<Prompt>> begin(std::span<const int32_t> ids, int window) override;
   Status run_layer(Prompt& prompt, const std::atomic<bool>& cancelled,
                    const LayerOrder& order) override;
   uint64_t work_bytes(int64_t tokens) const override;

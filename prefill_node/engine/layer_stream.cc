@@ -58,7 +58,6 @@ LayerStream::LayerStream(std::shared_ptr<const model::Model> model, const Stream
   const auto chunk = static_cast<size_t>(options.chunk_rows * config.q_dim());
   q_.resize(chunk);
   attn_.resize(chunk);
-  q_window_.resize(static_cast<size_t>(options.window) * static_cast<size_t>(config.q_dim()));
 }
 
 uint64_t LayerStream::prompt_bytes(int64_t tokens) const {
@@ -66,11 +65,12 @@ uint64_t LayerStream::prompt_bytes(int64_t tokens) const {
          sizeof(float);
 }
 
-Result<std::unique_ptr<HostPrompt>> LayerStream::begin(std::span<const int32_t> ids) {
+Result<std::unique_ptr<HostPrompt>> LayerStream::begin(std::span<const int32_t> ids, int window) {
   const auto& config = model_->config();
   AKV_RETURN_IF_ERROR(check_prompt(ids, config));
   auto prompt = std::make_unique<HostPrompt>();
   prompt->tokens_ = static_cast<int64_t>(ids.size());
+  prompt->window_ = static_cast<int>(std::min<int64_t>(window, prompt->tokens_));
   prompt->hidden_.resize(ids.size() * static_cast<size_t>(config.d_model));
   AKV_RETURN_IF_ERROR(graph_.embed(ids, prompt->hidden_.data()));
   prompt->kv_ = kv_.lock();
@@ -94,6 +94,7 @@ Status LayerStream::run_layer(HostPrompt& prompt, const std::atomic<bool>& cance
   const auto elements = static_cast<size_t>(prompt.tokens_ * config.kv_dim());
   KvBuffer& kv = *prompt.kv_;
   kv.prepare(elements);
+  q_window_.resize(static_cast<size_t>(prompt.window_) * static_cast<size_t>(config.q_dim()));
   const DenseKvGauge gauge(dense_kv_bytes_, 2 * elements * sizeof(bf16));
   graph_.prepare_layer(prompt.next_layer_);
   for (int64_t begin = 0; begin < prompt.tokens_; begin += options_.chunk_rows) {
@@ -108,6 +109,7 @@ Status LayerStream::run_layer(HostPrompt& prompt, const std::atomic<bool>& cance
                          .tokens = prompt.tokens_,
                          .k_pre = kv.k,
                          .v = kv.v,
+                         .window = prompt.window_,
                          .q_window = q_window_.data()};
   ++prompt.next_layer_;
   return on_layer(finished);
@@ -122,7 +124,7 @@ Status LayerStream::run_chunk(HostPrompt& prompt, int64_t begin, int64_t rows, K
   float* x = prompt.hidden_.data() + begin * config.d_model;
   graph_.qkv(layer, x, rows, begin,
              model::QkvRows{.q = q_.data(), .k_pre = kv.k + offset, .v = kv.v + offset});
-  keep_window(begin, rows, prompt.tokens_);
+  keep_window(prompt, begin, rows);
   const bool last_layer = layer + 1 == config.layers;
   const bool last_chunk = begin + rows == prompt.tokens_;
   if (last_layer && !last_chunk) return {};
@@ -147,9 +149,9 @@ Status LayerStream::run_chunk(HostPrompt& prompt, int64_t begin, int64_t rows, K
 
 // The window may straddle a chunk border, so its queries are gathered from whichever chunks they
 // fall in.
-void LayerStream::keep_window(int64_t begin, int64_t rows, int64_t tokens) {
+void LayerStream::keep_window(const HostPrompt& prompt, int64_t begin, int64_t rows) {
   const int64_t q_dim = model_->config().q_dim();
-  const int64_t first = std::max<int64_t>(tokens - options_.window, 0);
+  const int64_t first = prompt.tokens_ - prompt.window_;
   const int64_t from = std::max(begin, first);
   const int64_t to = begin + rows;
   if (from >= to) return;

@@ -24,7 +24,6 @@ struct KvBuffer;  // one layer's dense K/V; in the .cc
 struct StreamOptions {
   int64_t chunk_rows =
       512;           // rows of one GEMM call; bounds the activations beside the hidden state
-  int window = 32;   // W: the last positions, whose queries the codec observes
   bool f32 = false;  // f32 GEMM and attention even where bf16 is faster
 };
 
@@ -34,7 +33,8 @@ struct LayerKv {
   int64_t tokens = 0;               // S
   const bf16* k_pre = nullptr;      // [S, H, D] before RoPE
   const bf16* v = nullptr;          // [S, H, D]
-  const float* q_window = nullptr;  // [min(W, S), Hq, D] post-RoPE queries of the last positions
+  int window = 0;                   // W, at most S
+  const float* q_window = nullptr;  // [W, Hq, D] post-RoPE queries of the last positions
 };
 using OnLayer = std::function<Status(const LayerKv&)>;
 
@@ -45,6 +45,7 @@ class HostPrompt : public Prompt {
 
  private:
   friend class LayerStream;
+  int window_ = 0;
   std::vector<float> hidden_;  // [S, d_model] residual stream
   // Where its layers' dense K/V go; prompts in work share one, and the last one frees it.
   std::shared_ptr<KvBuffer> kv_;
@@ -57,9 +58,10 @@ class LayerStream {
   LayerStream(std::shared_ptr<const model::Model> model, const StreamOptions& options,
               const Parallel& parallel);
 
-  // Embeds the prompt. kInvalidArgument: empty, or an id outside the vocabulary; kContextLength:
+  // Embeds the prompt, of whose last min(window, S) positions each layer hands the queries over.
+  // kInvalidArgument: empty, or an id outside the vocabulary; kContextLength:
   // longer than the model's context.
-  Result<std::unique_ptr<HostPrompt>> begin(std::span<const int32_t> ids);
+  Result<std::unique_ptr<HostPrompt>> begin(std::span<const int32_t> ids, int window = 32);
 
   // Runs layer prompt.next_layer() over all rows, then hands its K/V over before they are
   // overwritten by the next layer's.
@@ -83,7 +85,7 @@ class LayerStream {
 
  private:
   Status run_chunk(HostPrompt& prompt, int64_t begin, int64_t rows, KvBuffer& kv);
-  void keep_window(int64_t begin, int64_t rows, int64_t tokens);
+  void keep_window(const HostPrompt& prompt, int64_t begin, int64_t rows);
 
   std::shared_ptr<const model::Model> model_;
   const StreamOptions options_;

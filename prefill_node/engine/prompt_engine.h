@@ -57,8 +57,10 @@ class PromptEngine {
  public:
   virtual ~PromptEngine() = default;
 
-  // Embeds the prompt. Errors of check_prompt(); kResourceExhausted: the device's memory is short.
-  virtual Result<std::unique_ptr<Prompt>> begin(std::span<const int32_t> ids) = 0;
+  // Embeds the prompt. `window`: of the last positions, whose queries the codec will observe; that
+  // of the plan, 0 where no anchorkv state is wanted. Errors of check_prompt(); kResourceExhausted:
+  // the device's memory is short.
+  virtual Result<std::unique_ptr<Prompt>> begin(std::span<const int32_t> ids, int window) = 0;
 
   // Runs layer prompt.next_layer() over all rows and compresses it. Records are done in order, each
   // at the latest during the next call for any prompt, and all of a prompt before the call of its

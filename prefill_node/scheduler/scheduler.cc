@@ -186,7 +186,8 @@ bool Scheduler::start(const JobPtr& job) {
     }
     job->state = std::move(*state);
   }
-  auto prompt = engine_->begin(job->spec.token_ids);
+  const bool observed = job->state && job->plan.codec == kv::Codec::kAnchorKv;
+  auto prompt = engine_->begin(job->spec.token_ids, observed ? job->plan.options.window : 0);
   if (!prompt.ok()) {
     fail(job, prompt.error(), "queued");
     return true;

@@ -157,19 +157,18 @@ Result<std::vector<Built>> prefill(prefill::LayerStream& stream, const Sample& s
   }
   kv::Workspace workspace;
   const std::atomic<bool> cancelled{false};
-  AKV_ASSIGN_OR_RETURN(const auto prompt, stream.begin(sample.prompt));
+  int window = 1;  // the longest of any method; each observes its own last positions
+  for (const Built& built : states) window = std::max(window, built.plan.options.window);
+  AKV_ASSIGN_OR_RETURN(const auto prompt, stream.begin(sample.prompt, window));
   const auto on_layer = [&](const prefill::LayerKv& layer) -> Status {
-    std::vector<bf16> q(static_cast<size_t>(32 * model.config().q_dim()));
-    const size_t rows = std::min<size_t>(32, sample.prompt.size());
-    for (size_t i = 0; i < rows * static_cast<size_t>(model.config().q_dim()); ++i) {
-      q[i] = to_bf16(layer.q_window[i]);
-    }
-    const kv::LayerInput input{.layer = layer.layer,
-                               .k_pre = layer.k_pre,
-                               .v = layer.v,
-                               .q_obs = q.data(),
-                               .rope = &model.rope()};
+    const auto row = static_cast<size_t>(model.config().q_dim());
+    std::vector<bf16> q(static_cast<size_t>(layer.window) * row);
+    for (size_t i = 0; i < q.size(); ++i) q[i] = to_bf16(layer.q_window[i]);
+    kv::LayerInput input{.layer = layer.layer, .k_pre = layer.k_pre, .v = layer.v};
+    input.rope = &model.rope();
     for (Built& built : states) {
+      const int skip = std::max(layer.window - built.plan.options.window, 0);
+      input.q_obs = q.data() + static_cast<size_t>(skip) * row;
       AKV_RETURN_IF_ERROR(kv::compress_layer(input, built.plan, built.checksum,
                                              built.buffer.record(built.plan, layer.layer),
                                              workspace, parallel));

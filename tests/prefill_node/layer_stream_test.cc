@@ -6,6 +6,9 @@
 #include <map>
 
 #include "common/base/worker_pool.h"
+#include "common/kv/codec.h"
+#include "common/model/wire.h"
+#include "prefill_node/engine/cpu_engine.h"
 
 namespace akv::prefill {
 namespace {
@@ -33,7 +36,7 @@ struct Trace {
 
 Trace run(const std::shared_ptr<const model::Model>& model, int64_t tokens, int64_t chunk_rows) {
   WorkerPool pool(2);
-  LayerStream stream(model, StreamOptions{.chunk_rows = chunk_rows, .window = 32, .f32 = true},
+  LayerStream stream(model, StreamOptions{.chunk_rows = chunk_rows, .f32 = true},
                      parallel_view(pool));
   auto prompt = stream.begin(some_ids(tokens));
   EXPECT_TRUE(prompt.ok());
@@ -95,6 +98,45 @@ TEST(LayerStream, RefusesWhatDoesNotFitAndStopsWhenCancelled) {
   };
   EXPECT_EQ(stream.run_layer(**prompt, cancelled, never).error().code, Code::kCancelled);
   EXPECT_EQ(stream.dense_kv_bytes(), 0u);
+}
+
+// The plan says how many queries the codec observes, not the engine: each record is that of the
+// same layer compressed with the plan's own window.
+TEST(CpuPromptEngine, ObservesThePlansWindow) {
+  const auto model = small_model();
+  if (!model) GTEST_SKIP() << "the model is not fetched";
+  const auto ids = some_ids(200);
+  for (const char* window : {"16", "48"}) {
+    proto::CodecChoice choice;
+    choice.theta = 0.5;
+    choice.min_compress_tokens = 0;
+    choice.options = {{"window", window}};
+    const auto plan = *model::plan_state(*model, 200, choice);
+    ASSERT_EQ(plan.codec, kv::Codec::kAnchorKv);
+    CpuPromptEngine engine(model, StreamOptions{.chunk_rows = 64}, 2);
+    LayerStream stream(model, StreamOptions{.chunk_rows = 64}, serial());
+    auto prompt = *engine.begin(ids, plan.options.window);
+    auto same = *stream.begin(ids, plan.options.window);
+    const std::atomic<bool> cancelled{false};
+    std::vector<std::byte> record(plan.record_bytes[0]), expected(plan.record_bytes[0]);
+    LayerOrder order;
+    order.record = {.plan = &plan, .state_checksum = 7, .bytes = record, .done = {}};
+    bool done = false;
+    order.record.done = [&](Result<double> ms) { done = ms.ok(); };
+    ASSERT_TRUE(engine.run_layer(*prompt, cancelled, order).ok());
+    EXPECT_TRUE(done);
+    const auto on_layer = [&](const LayerKv& layer) -> Status {
+      std::vector<bf16> q;
+      const auto values = static_cast<size_t>(plan.options.window * model->config().q_dim());
+      for (size_t i = 0; i < values; ++i) q.push_back(to_bf16(layer.q_window[i]));
+      kv::LayerInput input{.layer = 0, .k_pre = layer.k_pre, .v = layer.v, .q_obs = q.data()};
+      input.rope = &model->rope();
+      kv::Workspace workspace;
+      return kv::compress_layer(input, plan, 7, expected, workspace, serial());
+    };
+    ASSERT_TRUE(stream.run_layer(*same, cancelled, on_layer).ok());
+    EXPECT_EQ(record, expected) << window;
+  }
 }
 
 }  // namespace
