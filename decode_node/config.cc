@@ -98,8 +98,11 @@ void Config::declare(Schema& s) {
       .range(0, 65536)
       .doc("sessions at once; 0 makes this a pure front door");
   s.bytes("max-state-bytes", max_state_bytes)
-      .default_note("50% of the memory limit")
-      .doc("states and suffix pages together");
+      .default_note("50% of the memory limit, or of a GPU's free memory")
+      .doc("states and suffix pages together, in the memory that the engine computes in");
+  s.bytes("max-parked-bytes", max_parked_bytes)
+      .default_note("25% of the memory limit")
+      .doc("with a GPU: host memory for states that land or are parked");
   s.section("Prefill in this process (--local)");
   s.bytes("outbox-bytes", outbox_bytes)
       .default_note("10% of the memory limit")
@@ -181,10 +184,13 @@ Result<DispatcherOptions> Config::dispatcher_options() const {
   return options;
 }
 
-EngineOptions Config::engine_options() const {
+EngineOptions Config::engine_options(const EngineDevice& where) const {
+  const uint64_t memory = memory_limit_bytes();
+  const uint64_t states = (where.is_gpu() ? where.free_bytes : memory) / 2;
   EngineOptions options;
   options.max_sessions = static_cast<size_t>(max_sessions);
-  options.max_state_bytes = max_state_bytes > 0 ? max_state_bytes : memory_limit_bytes() / 2;
+  options.max_state_bytes = max_state_bytes > 0 ? max_state_bytes : states;
+  options.max_host_state_bytes = max_parked_bytes > 0 ? max_parked_bytes : memory / 4;
   options.max_queue_requests = static_cast<size_t>(max_queue);
   options.lease_ms = lease_ms;
   return options;

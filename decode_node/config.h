@@ -26,7 +26,8 @@ struct Config : NodeConfig {
   std::string on_unreachable_theta = "best";
   int64_t min_compress_tokens = 512;
   int64_t max_sessions = 256;
-  uint64_t max_state_bytes = 0;  // 0: 50% of the memory limit
+  uint64_t max_state_bytes = 0;   // 0: 50% of the memory limit, or of a GPU's free memory
+  uint64_t max_parked_bytes = 0;  // 0: 25% of the memory limit
   int64_t max_queue = 1024;
   int64_t max_queue_tokens = 1'048'576;
   int64_t request_timeout_ms = 600'000;
@@ -43,7 +44,7 @@ struct Config : NodeConfig {
   void declare(Schema& schema);
   Status validate() const;
   Result<DispatcherOptions> dispatcher_options() const;
-  EngineOptions engine_options() const;
+  EngineOptions engine_options(const EngineDevice& where) const;
 
  private:
   void declare_plan(Schema& schema);

@@ -4,6 +4,7 @@
 #include "common/model/wire.h"
 #include "common/net/admin.h"
 #include "decode_node/engine/cpu_step.h"
+#include "decode_node/engine/make_device_engine.h"
 #include "kernels/isa.h"
 #include "transport/ucx/ucx_transport.h"
 
@@ -36,6 +37,9 @@ Status Daemon::check(const Config& config, const AppContext&) {
   for (const PeerSource* source : {&config.prefill, &config.decode}) {
     if (!source->file.empty()) AKV_RETURN_IF_ERROR(read_peer_file(source->file));
   }
+  if (config.device == DevicePreference::kCuda && config.max_sessions > 0) {
+    AKV_RETURN_IF_ERROR(choose_engine_device(config.device, model));
+  }
   return {};
 }
 
@@ -53,6 +57,11 @@ Status Daemon::create_components() {
   AKV_ASSIGN_OR_RETURN(auto tokenizer, model::Tokenizer::create(parts_.model->vocab()));
   parts_.tokenizer = std::make_unique<model::Tokenizer>(std::move(tokenizer));
   AKV_ASSIGN_OR_RETURN(parts_.chat_template, load_template(*parts_.model, config_.chat_template));
+  if (config_.max_sessions > 0) {
+    AKV_ASSIGN_OR_RETURN(parts_.device, choose_engine_device(config_.device, parts_.model));
+  } else {
+    parts_.device.reason = "a front door computes nothing";
+  }
   parts_.probe = std::make_unique<Probe>(*context_.metrics);
   context_.metrics
       ->gauge("akv_build_info", "Constant 1; what runs.",
@@ -60,6 +69,7 @@ Status Daemon::create_components() {
                {"isa", isa_name(active_isa())},
                {"ucx", transport::ucx_version()}})
       .set(1);
+  publish_device(*context_.metrics, parts_.device);
   hello_ = model::make_hello(config_.max_sessions > 0 ? "decode" : "frontdoor", *parts_.model);
   hello_.version = project_version();
   hello_.ucx_version = transport::ucx_version();
@@ -84,6 +94,8 @@ Result<ReadyAddresses> Daemon::start() {
   follow_peers();
   context_.log.info("started", {{"model", parts_.model->config().name},
                                 {"model_fingerprint", hello_.model_fingerprint},
+                                {"device", parts_.device.name},
+                                {"device_reason", parts_.device.reason},
                                 {"isa", isa_name(active_isa())},
                                 {"isa_note", isa_message()},
                                 {"threads", config_.effective_threads()},
@@ -100,9 +112,10 @@ Result<ReadyAddresses> Daemon::start() {
 Status Daemon::start_receiver() {
   if (config_.local) {
     AKV_ASSIGN_OR_RETURN(
-        parts_.local, LocalPrefill::create(
-                          config_, parts_.model, *parts_.tokenizer, *context_.metrics, context_.log,
-                          [this](PeerEvent&& event) { emit_local(std::move(event)); }));
+        parts_.local,
+        LocalPrefill::create(config_, parts_.device, parts_.model, *parts_.tokenizer,
+                             *context_.metrics, context_.log,
+                             [this](PeerEvent&& event) { emit_local(std::move(event)); }));
     parts_.receiver = parts_.local->take_receiver();
     transport_note_ = "inproc";
     hello_.transports = {"inproc"};
@@ -128,12 +141,21 @@ Status Daemon::start_receiver() {
   return {};
 }
 
-Status Daemon::start_engine() {
-  EngineOptions options = config_.engine_options();
-  options.advertise_state = advertised(config_.advertise_state, parts_.receiver->address());
+Result<EngineParts> Daemon::make_engine() const {
   EngineParts engine;
   engine.workers = std::make_shared<WorkerPool>(config_.effective_threads());
-  engine.step = std::make_unique<CpuStepEngine>(parts_.model, parallel_view(*engine.workers));
+  if (parts_.device.is_gpu()) {
+    AKV_ASSIGN_OR_RETURN(engine.step, make_device_engine(parts_.device.weights, {}));
+  } else {
+    engine.step = std::make_unique<CpuStepEngine>(parts_.model, parallel_view(*engine.workers));
+  }
+  return engine;
+}
+
+Status Daemon::start_engine() {
+  EngineOptions options = config_.engine_options(parts_.device);
+  options.advertise_state = advertised(config_.advertise_state, parts_.receiver->address());
+  AKV_ASSIGN_OR_RETURN(auto engine, make_engine());
   parts_.engine = std::make_unique<Engine>(
       parts_.model, parts_.tokenizer->end_tokens(), std::move(engine), options, *parts_.receiver,
       *parts_.probe, context_.log,

@@ -44,6 +44,7 @@ class Daemon : private api::ApiObserver {
  private:
   struct Components {
     std::shared_ptr<const model::Model> model;
+    EngineDevice device;
     std::unique_ptr<model::Tokenizer> tokenizer;
     std::unique_ptr<model::ChatTemplate> chat_template;
     std::unique_ptr<Probe> probe;
@@ -62,6 +63,7 @@ class Daemon : private api::ApiObserver {
   Daemon(const Config& config, const AppContext& context) : config_(config), context_(context) {}
   Status create_components();
   Status start_engine();
+  Result<EngineParts> make_engine() const;
   Status start_receiver();
   Status start_front();
   Status start_http();

@@ -18,7 +18,8 @@ prefill::Config prefill_config(const Config& config) {
 
 class LocalPrefillImpl : public LocalPrefill {
  public:
-  LocalPrefillImpl(const prefill::Config& config, std::shared_ptr<const model::Model> model,
+  LocalPrefillImpl(const prefill::ServiceOptions& options,
+                   std::shared_ptr<const model::Model> model,
                    std::unique_ptr<prefill::PromptEngine> engine, const model::Tokenizer& tokenizer,
                    MetricsRegistry& metrics, Logger log, std::function<void(PeerEvent&&)> emit,
                    std::unique_ptr<transport::Sender> sender,
@@ -27,8 +28,8 @@ class LocalPrefillImpl : public LocalPrefill {
         receiver_(std::move(receiver)),
         sender_(std::move(sender)),
         service_(std::make_unique<prefill::PrefillService>(
-            std::move(model), tokenizer, std::move(engine), config.service_options(), *sender_,
-            probe_, log, [emit = std::move(emit)](uint64_t, prefill::Event&& event) {
+            std::move(model), tokenizer, std::move(engine), options, *sender_, probe_, log,
+            [emit = std::move(emit)](uint64_t, prefill::Event&& event) {
               std::visit([&](auto&& m) { emit(PeerEvent(std::forward<decltype(m)>(m))); },
                          std::move(event));
             })) {
@@ -60,7 +61,7 @@ class LocalPrefillImpl : public LocalPrefill {
 }  // namespace
 
 Result<std::unique_ptr<LocalPrefill>> LocalPrefill::create(
-    const Config& config, std::shared_ptr<const model::Model> model,
+    const Config& config, const EngineDevice& device, std::shared_ptr<const model::Model> model,
     const model::Tokenizer& tokenizer, MetricsRegistry& metrics, Logger log,
     std::function<void(PeerEvent&&)> emit) {
   const auto network = transport::make_inproc_network();
@@ -68,9 +69,12 @@ Result<std::unique_ptr<LocalPrefill>> LocalPrefill::create(
   AKV_ASSIGN_OR_RETURN(auto receiver, transport::make_inproc_receiver(network, options));
   AKV_ASSIGN_OR_RETURN(auto sender, transport::make_inproc_sender(network, options));
   const prefill::Config prefill = prefill_config(config);
-  AKV_ASSIGN_OR_RETURN(auto engine, prefill::make_engine(prefill, model));
+  AKV_ASSIGN_OR_RETURN(auto engine, prefill::make_engine(prefill, device, model));
+  prefill::ServiceOptions options = prefill.service_options(device);
+  // The decode engine takes the other half of a GPU.
+  if (device.is_gpu() && config.max_prefill_bytes == 0) options.scheduler.max_prefill_bytes /= 2;
   return std::unique_ptr<LocalPrefill>(std::make_unique<LocalPrefillImpl>(
-      prefill, std::move(model), std::move(engine), tokenizer, metrics, std::move(log),
+      options, std::move(model), std::move(engine), tokenizer, metrics, std::move(log),
       std::move(emit), std::move(sender), std::move(receiver)));
 }
 

@@ -21,6 +21,7 @@ class LocalPrefill {
  public:
   // emit runs on any thread. The model and tokenizer outlive it.
   static Result<std::unique_ptr<LocalPrefill>> create(const Config& config,
+                                                      const EngineDevice& device,
                                                       std::shared_ptr<const model::Model> model,
                                                       const model::Tokenizer& tokenizer,
                                                       MetricsRegistry& metrics, Logger log,

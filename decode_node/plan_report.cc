@@ -84,7 +84,7 @@ Result<std::string> make_report(std::span<const char* const> args) {
   if (options.auto_theta) options.codec.theta = kv::auto_theta(load.prompt_tokens);
   AKV_ASSIGN_OR_RETURN(const auto plan,
                        model::plan_state(*model, load.prompt_tokens, options.codec));
-  const EngineOptions engine = config.engine_options();
+  const EngineOptions engine = config.engine_options(EngineDevice{});
   const PlanNode node{.capacity_bytes = engine.max_state_bytes,
                       .page_share = engine.page_share,
                       .page_bytes = PageShape(model->config()).bytes(),

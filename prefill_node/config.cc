@@ -26,7 +26,7 @@ void Config::declare_prefill(Schema& s) {
       .default_note("10% of the memory limit")
       .doc("states kept until their request ends, for resending");
   s.bytes("max-prefill-bytes", max_prefill_bytes)
-      .default_note("25% of the memory limit")
+      .default_note("25% of the memory limit; 50% of a GPU's free memory")
       .doc("hidden states and activations of all prompts in work");
   s.integer("max-queue-tokens", max_queue_tokens)
       .unit("tokens")
@@ -34,7 +34,8 @@ void Config::declare_prefill(Schema& s) {
       .doc("prompt tokens waiting or in work; more are refused");
   s.integer("chunk-tokens", chunk_tokens)
       .unit("tokens")
-      .range(32, 8192)
+      .range(32, 65536)
+      .default_note("512; 4096 on a GPU")
       .doc("rows of one matrix product; bounds the activations beside the hidden states");
 }
 
@@ -43,16 +44,20 @@ Status Config::validate() const {
   return prefill::validate(coats);
 }
 
-ServiceOptions Config::service_options() const {
+ServiceOptions Config::service_options(const EngineDevice& where) const {
   const uint64_t memory = memory_limit_bytes();
+  const uint64_t work = where.is_gpu() ? where.free_bytes / 2 : memory / 4;
   ServiceOptions options;
   options.outbox_bytes = outbox_bytes > 0 ? outbox_bytes : memory / 10;
-  options.scheduler.max_prefill_bytes = max_prefill_bytes > 0 ? max_prefill_bytes : memory / 4;
+  options.scheduler.max_prefill_bytes = max_prefill_bytes > 0 ? max_prefill_bytes : work;
   options.scheduler.max_queue_tokens = static_cast<uint64_t>(max_queue_tokens);
   options.scheduler.transfer_timeout_ms = transfer_timeout_ms;
   return options;
 }
 
-StreamOptions Config::stream_options() const { return {.chunk_rows = chunk_tokens}; }
+StreamOptions Config::stream_options(const EngineDevice& where) const {
+  if (chunk_tokens > 0) return {.chunk_rows = chunk_tokens};
+  return {.chunk_rows = where.is_gpu() ? 4096 : 512};
+}
 
 }  // namespace akv::prefill

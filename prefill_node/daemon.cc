@@ -34,6 +34,9 @@ Status Daemon::check(const Config& config, const AppContext&) {
   AKV_ASSIGN_OR_RETURN(const auto model, model::Model::load(config.model));
   AKV_ASSIGN_OR_RETURN(const auto tokenizer, model::Tokenizer::create(model->vocab()));
   AKV_RETURN_IF_ERROR(config.control_options());
+  if (config.device == DevicePreference::kCuda) {
+    AKV_RETURN_IF_ERROR(choose_engine_device(config.device, model));
+  }
   return {};
 }
 
@@ -50,6 +53,8 @@ Status Daemon::create_components() {
   AKV_ASSIGN_OR_RETURN(parts_.model, model::Model::load(config_.model));
   AKV_ASSIGN_OR_RETURN(auto tokenizer, model::Tokenizer::create(parts_.model->vocab()));
   parts_.tokenizer = std::make_unique<model::Tokenizer>(std::move(tokenizer));
+  AKV_ASSIGN_OR_RETURN(parts_.device, choose_engine_device(config_.device, parts_.model));
+  AKV_ASSIGN_OR_RETURN(parts_.engine, make_engine(config_, parts_.device, parts_.model));
   parts_.probe = std::make_unique<Probe>(*context_.metrics, /*shared_process=*/false);
   context_.metrics
       ->gauge("akv_build_info", "Constant 1; what runs.",
@@ -57,6 +62,7 @@ Status Daemon::create_components() {
                {"isa", isa_name(active_isa())},
                {"ucx", transport::ucx_version()}})
       .set(1);
+  publish_device(*context_.metrics, parts_.device);
   hello_ = model::make_hello("prefill", *parts_.model);
   hello_.version = project_version();
   hello_.ucx_version = transport::ucx_version();
@@ -93,13 +99,12 @@ Result<ReadyAddresses> Daemon::start() {
   AKV_ASSIGN_OR_RETURN(auto ucx_sender, transport::make_ucx_sender(transport));
   AKV_ASSIGN_OR_RETURN(parts_.sender, wrap_sender(std::move(ucx_sender), config_.coats));
 
-  AKV_ASSIGN_OR_RETURN(auto engine, make_engine(config_, parts_.model));
+  const auto options = config_.service_options(parts_.device);
   parts_.service = std::make_unique<PrefillService>(
-      parts_.model, *parts_.tokenizer, std::move(engine), config_.service_options(), *parts_.sender,
+      parts_.model, *parts_.tokenizer, std::move(parts_.engine), options, *parts_.sender,
       *parts_.probe, context_.log,
       [this](uint64_t owner, Event&& event) { emit(owner, std::move(event)); });
   parts_.probe->watch(*context_.metrics, parts_.service->levels());
-  const auto options = config_.service_options();
   hello_.capacity.max_queue_tokens = options.scheduler.max_queue_tokens;
   hello_.capacity.max_prefill_bytes = options.scheduler.max_prefill_bytes;
   hello_.capacity.outbox_bytes = options.outbox_bytes;
@@ -125,6 +130,8 @@ Result<ReadyAddresses> Daemon::start() {
       .heartbeat_body = [this] { return proto::encode_load(parts_.service->load()); }});
   context_.log.info("started", {{"model", parts_.model->config().name},
                                 {"model_fingerprint", hello_.model_fingerprint},
+                                {"device", parts_.device.name},
+                                {"device_reason", parts_.device.reason},
                                 {"isa", isa_name(active_isa())},
                                 {"isa_note", isa_message()},
                                 {"threads", config_.effective_threads()},

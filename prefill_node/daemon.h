@@ -36,6 +36,8 @@ class Daemon {
  private:
   struct Components {
     std::shared_ptr<const model::Model> model;
+    EngineDevice device;
+    std::unique_ptr<PromptEngine> engine;  // until the service takes it
     std::unique_ptr<model::Tokenizer> tokenizer;
     std::unique_ptr<Probe> probe;
     std::unique_ptr<net::ControlLoop> control;

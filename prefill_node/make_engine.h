@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "common/app/engine_device.h"
 #include "common/base/result.h"
 #include "common/model/model.h"
 #include "prefill_node/config.h"
@@ -10,8 +11,8 @@
 
 namespace akv::prefill {
 
-// Errors are of start-up: they name the flag, what it got and what it takes.
-Result<std::unique_ptr<PromptEngine>> make_engine(const Config& config,
+// An engine on `device`; kResourceExhausted where its scratch does not fit there.
+Result<std::unique_ptr<PromptEngine>> make_engine(const Config& config, const EngineDevice& device,
                                                   std::shared_ptr<const model::Model> model);
 
 }  // namespace akv::prefill

@@ -11,6 +11,11 @@ namespace akv {
 void NodeConfig::declare_node(Schema& s) {
   s.section("Model and threads");
   s.text("model", model, "FILE").doc("GGUF file of the model").required();
+  s.choice<DevicePreference>("device", device,
+                             {{"auto", DevicePreference::kAuto},
+                              {"cpu", DevicePreference::kCpu},
+                              {"cuda", DevicePreference::kCuda}})
+      .doc("where the engine computes; auto takes a GPU where one works");
   s.integer("threads", threads)
       .range(0, 1024)
       .default_note("CPUs the process may use")
@@ -75,6 +80,13 @@ Result<net::ControlLoopOptions> NodeConfig::control_options() const {
     options.curve = std::move(curve);
   }
   return options;
+}
+
+void publish_device(MetricsRegistry& metrics, const EngineDevice& device) {
+  metrics
+      .gauge("akv_device_info", "Constant 1; where the engine computes.",
+             {{"kind", device.kind()}, {"device", device.name}})
+      .set(1);
 }
 
 HostPort advertised(const std::optional<HostPort>& advertise, const HostPort& bound) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/app/application.h"
+#include "common/app/engine_device.h"
 #include "common/base/result.h"
 #include "common/base/units.h"
 #include "common/config/schema.h"
@@ -16,6 +17,7 @@ namespace akv {
 struct NodeConfig {
   AppConfig app;
   std::string model;
+  DevicePreference device = DevicePreference::kAuto;
   int threads = 0;  // 0: CPUs this process may use
   HostPort control{"127.0.0.1", 0};
   HostPort state{"127.0.0.1", 0};
@@ -40,6 +42,9 @@ struct NodeConfig {
   // The loop's options: addresses, heartbeats, keys read from their files.
   Result<net::ControlLoopOptions> control_options() const;
 };
+
+// Says on a scrape where engines compute: akv_device_info{kind, device} 1.
+void publish_device(MetricsRegistry& metrics, const EngineDevice& device);
 
 // The address peers are told: advertised if given, else as bound.
 HostPort advertised(const std::optional<HostPort>& advertise, const HostPort& bound);
