@@ -70,11 +70,11 @@ Result<std::unique_ptr<LocalPrefill>> LocalPrefill::create(
   AKV_ASSIGN_OR_RETURN(auto sender, transport::make_inproc_sender(network, options));
   const prefill::Config prefill = prefill_config(config);
   AKV_ASSIGN_OR_RETURN(auto engine, prefill::make_engine(prefill, device, model));
-  prefill::ServiceOptions options = prefill.service_options(device);
+  prefill::ServiceOptions service = prefill.service_options(device);
   // The decode engine takes the other half of a GPU.
-  if (device.is_gpu() && config.max_prefill_bytes == 0) options.scheduler.max_prefill_bytes /= 2;
+  if (device.is_gpu() && config.max_prefill_bytes == 0) service.scheduler.max_prefill_bytes /= 2;
   return std::unique_ptr<LocalPrefill>(std::make_unique<LocalPrefillImpl>(
-      options, std::move(model), std::move(engine), tokenizer, metrics, std::move(log),
+      service, std::move(model), std::move(engine), tokenizer, metrics, std::move(log),
       std::move(emit), std::move(sender), std::move(receiver)));
 }
 

@@ -161,6 +161,17 @@ void Peers::on_refused(net::PeerId id, const std::string& reason) {
   refresh();
 }
 
+// A part of this process whose device is lost: others may serve, but this node needs a restart.
+std::string Peers::lost_part() const {
+  for (const auto& [role, local] : local_) {
+    const proto::Load& load = local.peer.load;
+    if (!load.ready && !load.draining) {
+      return fmt::format("the {} engine of this node computes no more", role_name(role));
+    }
+  }
+  return {};
+}
+
 std::string Peers::reason_for(Role role) const {
   std::string reason = fmt::format("no {} peer", role_name(role));
   const auto local = local_.find(role);
@@ -186,7 +197,8 @@ void Peers::refresh() {
     const double silence_ms = control_.silence_ms(id);
     if (silence_ms >= 0) ages.push_back({{{"peer", peer.address.str()}}, silence_ms / 1000});
   }
-  std::string unready = reason_for(Role::kPrefill);
+  std::string unready = lost_part();
+  if (unready.empty()) unready = reason_for(Role::kPrefill);
   if (unready.empty()) unready = reason_for(Role::kDecode);
   std::lock_guard lock(snapshot_mutex_);
   counts_.clear();

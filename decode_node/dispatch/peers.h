@@ -80,6 +80,7 @@ class Peers {
     std::function<proto::Load()> load;
   };
   void lose(Peer& peer, Peer::State state, const std::string& reason);
+  std::string lost_part() const;
   std::string reason_for(Role role) const;
 
   net::ControlLoop& control_;

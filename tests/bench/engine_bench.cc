@@ -159,25 +159,26 @@ Status fill_pool(const std::shared_ptr<const model::Model>& model, const State& 
   decode::BytePool pool(a.state_mib << 20, a.page_share);
   const decode::PageShape page(model->config());
   std::vector<kv::StateBuffer> buffers;
-  std::vector<kv::StateView> views;
+  decode::CpuStepEngine engine(model, parallel);
+  std::vector<std::unique_ptr<decode::PromptState>> prompts;
   std::vector<std::unique_ptr<decode::Suffix>> suffixes;
   while (pool.reserve_session(state.plan.total_bytes, page.bytes())) {
     AKV_ASSIGN_OR_RETURN(auto buffer, copy_of(state));
     buffers.push_back(std::move(buffer));
-    views.push_back(kv::StateView::create(buffers.back().bytes(), state.plan));
+    AKV_ASSIGN_OR_RETURN(auto prompt, engine.adopt({buffers.back().bytes(), &state.plan, nullptr}));
+    prompts.push_back(std::move(prompt));
     suffixes.push_back(std::make_unique<decode::Suffix>(page, &pool));
     suffixes.back()->adopt_reservation(1);
   }
-  decode::StepEngine engine(model, parallel);
   std::vector<double> times;
   for (int step = 0; step < a.steps; ++step) {
-    std::vector<int32_t> tokens(views.size(), 1000 + step * 31);
-    std::vector<decode::StepEntry> entries(views.size());
+    std::vector<int32_t> tokens(prompts.size(), 1000 + step * 31);
+    std::vector<decode::StepEntry> entries(prompts.size());
     for (size_t i = 0; i < entries.size(); ++i) {
       if (!suffixes[i]->grow(step + 1)) {
         return make_error(Code::kResourceExhausted, "a live session could not grow");
       }
-      entries[i].prompt = &views[i];
+      entries[i].prompt = prompts[i].get();
       entries[i].suffix = suffixes[i].get();
       entries[i].tokens = {&tokens[i], 1};
       entries[i].position = state.plan.tokens + step;
@@ -190,7 +191,7 @@ Status fill_pool(const std::shared_ptr<const model::Model>& model, const State& 
       "{\"what\":\"sessions\",\"depth\":%ld,\"state_mib\":%lu,\"page_share\":%.4f,"
       "\"sessions\":%zu,\"generated\":%d,\"state_bytes\":%lu,\"page_bytes\":%lu,"
       "\"pool_bytes\":%lu,\"step_median_ms\":%.1f,\"dense_sessions\":%lu}\n",
-      state.plan.tokens, a.state_mib, a.page_share, views.size(), a.steps, state.plan.total_bytes,
+      state.plan.tokens, a.state_mib, a.page_share, prompts.size(), a.steps, state.plan.total_bytes,
       page.bytes(), pool.state_bytes() + pool.page_bytes(), median_of(times),
       (a.state_mib << 20) / (state.plan.dense_bytes + page.bytes()));
   std::fflush(stdout);
