@@ -3,8 +3,9 @@
 # akv_cuda_kernels(FILE…) lists .cu files of the calling folder once. They become
 #   akv_kernels_cuda  by nvcc, one object each, where CUDA is on;
 #   akv_kernels_shim  by the host compiler on tests/support/cuda_shim, for the tests, always.
-# akv_device_test(NAME SRCS… CUDA_SRCS… DEPS… LABELS…) is akv_test on the shim; where CUDA is on it
-#   also makes NAME_gpu for a real device, part of target gpu_tests and not of the default build.
+# akv_device_test(NAME SRCS… CUDA_SRCS… DEPS… LABELS…) is akv_test on the shim, and once more as
+#   NAME_random with the threads of a block in random order (label order). Where CUDA is on it also
+#   makes NAME_gpu for a real device, part of target gpu_tests and not of the default build.
 
 set(AKV_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (on where nvcc is found), ON or OFF")
 set_property(CACHE AKV_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -75,6 +76,9 @@ function(akv_device_test name)
   akv_test(${name} SRCS ${A_SRCS} ${shim_sources}
            DEPS ${A_DEPS} akv_kernels_shim akv_device_shim akv_cuda_shim
            LABELS ${A_LABELS} TIMEOUT ${A_TIMEOUT})
+  add_test(NAME ${name}_random COMMAND ${name})
+  set_tests_properties(${name}_random PROPERTIES ENVIRONMENT AKV_SHIM_ORDER=random:1 LABELS order
+                       TIMEOUT 600)
   if(AKV_CUDA_ENABLED)
     akv_binary(${name}_gpu SRCS ${A_SRCS} ${A_CUDA_SRCS}
                DEPS ${A_DEPS} akv_kernels_cuda akv_device_cuda CUDA::cudart_static
