@@ -17,6 +17,7 @@
 
 constexpr int kMaxVectors = HWY_MAX_BYTES >= 64 ? 4 : 2;  // of a register tile
 constexpr int kF32Lanes = static_cast<int>(hn::MaxLanes(DF()));
+constexpr int kMaxCells = 128;                   // of a key of 256 dimensions as pairs
 constexpr int kPanel = kMaxVectors * kF32Lanes;  // keys of a packed panel
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -29,6 +30,7 @@ void attend_group(const FlashState<P>& st, int64_t row, int64_t rows, int64_t fi
 struct F32Policy {
   using Cell = float;
   static constexpr int kPack = 1, kBlock = 64, kRows = 6, kRowStep = 1, kDimStep = 1;
+  static constexpr int kTurnedKeys = 0;  // keys that turn() transposes at once; 0: one by one
   static VF load(const Cell* p) { return hn::Load(DF(), p); }
   static VF broadcast(Cell a) { return hn::Set(DF(), a); }
   static VF multiply_add(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
@@ -265,6 +267,8 @@ inline void pack_keys(const FlashState<P>& st, int64_t first, int count) {
   float* expanded = st.floats(st.at.rotated);
   float* rotated = expanded + padded;
   Cell* row = reinterpret_cast<Cell*>(rotated + padded);
+  [[maybe_unused]] alignas(64)
+      Cell turned[P::kTurnedKeys > 0 ? P::kTurnedKeys * kMaxCells : 1] = {};
   for (int64_t i = 0; i < cells; ++i) row[i] = Cell{};
   for (int key = 0; key < P::kBlock; ++key) {
     if (key < count) {
@@ -273,8 +277,17 @@ inline void pack_keys(const FlashState<P>& st, int64_t first, int count) {
     } else if (key == count) {
       for (int64_t i = 0; i < cells; ++i) row[i] = Cell{};
     }
-    Cell* to = st.cells(st.at.keys) + key / kPanel * cells * kPanel + key % kPanel;
-    for (int64_t i = 0; i < cells; ++i) to[i * kPanel] = row[i];
+    if constexpr (P::kTurnedKeys > 0) {  // gathered, then turned as a square of registers
+      Cell* own = turned + key % P::kTurnedKeys * kMaxCells;
+      for (int64_t i = 0; i < cells; ++i) own[i] = row[i];
+      if ((key + 1) % P::kTurnedKeys != 0) continue;
+      const int begin = key + 1 - P::kTurnedKeys;
+      P::turn(turned, kMaxCells, cells,
+              st.cells(st.at.keys) + begin / kPanel * cells * kPanel + begin % kPanel, kPanel);
+    } else {
+      Cell* to = st.cells(st.at.keys) + key / kPanel * cells * kPanel + key % kPanel;
+      for (int64_t i = 0; i < cells; ++i) to[i * kPanel] = row[i];
+    }
   }
 }
 

@@ -29,6 +29,6 @@ struct DotPolicy : Bf16Operands {
 };
 }  // namespace
 
-const FlashKernel kFlashAvx512Bf16 = {384, flash_bytes<DotPolicy>, flash_run<DotPolicy>};
+const FlashKernel kFlashAvx512Bf16 = {768, flash_bytes<DotPolicy>, flash_run<DotPolicy>};
 
 }  // namespace akv::kernels
