@@ -39,7 +39,7 @@ Work gemm_work(int64_t m, int64_t rows, int64_t cols, Compute compute);
 Work flash_prefill_work(const FlashPrefillParams& params);
 
 // decode_attention: slots, coefficients, masks, codes, scales and anchors of every KV head, the
-// suffix, and the angles of every prompt position once a KV head.
+// suffix, and the angles of the longest prompt once: all rows and heads share them.
 Work decode_attention_work(std::span<const AttentionRow> rows, int heads);
 
 }  // namespace akv::kernels

@@ -1,5 +1,7 @@
 #include "kernels/work.h"
 
+#include <algorithm>
+
 #include "kernels/dequant.h"
 
 namespace akv::kernels {
@@ -31,7 +33,6 @@ Work compressed_work(const CompressedLayerView& layer, int heads) {
   for (int h = 0; h < layer.kv_heads; ++h) {
     work += side_work(layer, layer.heads[h].key, group);
     work += side_work(layer, layer.heads[h].value, group);
-    work.bytes += prefix * dim * sizeof(int16_t);     // angles
     work.multiply_adds += prefix * dim * u64(group);  // <phi, W>
     work.multiply_adds += prefix * 2 * u64(group);    // coefficient, histogram
   }
@@ -70,16 +71,20 @@ Work flash_prefill_work(const FlashPrefillParams& p) {
 
 Work decode_attention_work(std::span<const AttentionRow> rows, int heads) {
   Work work;
+  uint64_t angles = 0;
   for (const AttentionRow& row : rows) {
     if (row.prompt != nullptr) {
-      work += compressed_work(*row.prompt, heads);
-      work += dense_work(row.suffix.tokens, row.prompt->head_dim, row.prompt->kv_heads, heads);
+      const CompressedLayerView& prompt = *row.prompt;
+      angles = std::max(angles, u64(prompt.prefix) * u64(prompt.head_dim) * sizeof(int16_t));
+      work += compressed_work(prompt, heads);
+      work += dense_work(row.suffix.tokens, prompt.head_dim, prompt.kv_heads, heads);
     } else {
       const DenseLayerView& dense = *row.dense_prompt;
       work += dense_work(int64_t{dense.tokens} + row.suffix.tokens, dense.head_dim, dense.kv_heads,
                          heads);
     }
   }
+  work.bytes += angles;
   return work;
 }
 

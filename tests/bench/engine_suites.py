@@ -45,12 +45,12 @@ class Peer:
                    1 if self.options.quick else 3, "--kv", kv, "--flash", flash, "--extra-buffers"]
         what = f"{LLAMA}, {kv} KV, flash attention {'on' if flash else 'off'}"
         failed = len(self.report.failures)
-        rows = self.report.json_lines(what, command + [self.extra] + cases)
+        rows = self.report.json_lines(what, command + [self.extra] + cases, timeout_s=900)
         if len(self.report.failures) > failed and self.extra:
             say("  once more without llama.cpp's repacked weights")
             self.extra = 0
             del self.report.failures[failed:]
-            rows = self.report.json_lines(what, command + [0] + cases)
+            rows = self.report.json_lines(what, command + [0] + cases, timeout_s=900)
         return rows
 
 
