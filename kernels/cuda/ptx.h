@@ -186,6 +186,11 @@ __device__ __forceinline__ int opaque(int x) {
   return x;
 }
 
+// Asks for the 128 bytes around an address of global memory to come to L2.
+__device__ __forceinline__ void prefetch_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 // Barrier Id (1 to 15; 0 is __syncthreads) over `threads` threads of the block, whole warps.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -194,6 +199,7 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
 #else
 
 inline int opaque(int x) { return x; }
+inline void prefetch_l2(const void*) {}
 
 using cuda_shim::cp_async;
 using cuda_shim::cp_async_commit;

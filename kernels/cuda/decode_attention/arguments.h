@@ -63,9 +63,11 @@ struct Layout {
       kDenseMerge + int64_t{kWarps} * Heads * D * 4;  // f32 [kWarps][Heads][2]
   static constexpr int64_t kDenseBytes = kDenseStats + int64_t{kWarps} * Heads * 8;
 
-  // Histogram, then anchors: out of a dense piece's reach, so that anchors outlive it.
-  static constexpr int64_t kBase =
+  // What outlives a piece, out of a dense piece's reach: whose anchors lie here, the histogram, the
+  // anchors.
+  static constexpr int64_t kStaged =
       round16(kCompressedBytes > kDenseBytes ? kCompressedBytes : kDenseBytes);
+  static constexpr int64_t kBase = kStaged + 16;
 
   static_assert(Heads * kDotStride >= kWarps * D);  // room for U q
   static_assert(Heads * kWeightStride * 2 <= Heads * kDotStride * 4);

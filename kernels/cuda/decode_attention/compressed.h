@@ -14,11 +14,6 @@ AKV_DEVICE float* partial_of(const KernelArgs& args, int index) {
   return args.partials + int64_t{index} * args.part_heads * partial_stride(D);
 }
 
-// What a block keeps from piece to piece.
-struct BlockState {
-  const bf16* staged_anchors = nullptr;  // whose rows shared memory holds
-};
-
 // The thread's place, told anew: each phase of a chunk begins with this, as addresses kept from
 // phase to phase and chunk to chunk would take the registers that the angles need.
 template <int D, int Heads>
@@ -48,14 +43,15 @@ AKV_DEVICE void describe_piece(const Piecework<D, Heads>& w, const Piece& piece,
   s.window = layer.window;
   s.post = layer.key_domain_post ? 1 : 0;
   s.resident = layer.anchors <= args.anchor_capacity ? 1 : 0;
+  const bf16** staged = w.template at<const bf16*>(Layout<D, Heads>::kStaged);
+  const bf16* anchors = layer.heads[piece.kv_head].key.anchors;
+  s.stale = s.resident != 0 && *staged != anchors ? 1 : 0;
+  *staged = s.resident != 0 ? anchors : nullptr;
 }
 
 template <int D, int Heads>
-AKV_DEVICE void stage_anchors(const Piecework<D, Heads>& w, BlockState* block) {
+AKV_DEVICE void stage_anchors(const Piecework<D, Heads>& w) {
   const bf16* anchors = w.state().head.key.anchors;
-  if (block->staged_anchors == anchors) return;
-  block->staged_anchors = w.state().resident != 0 ? anchors : nullptr;
-  if (w.state().resident == 0) return;
   const int align = alignment(anchors);
 #pragma unroll 2
   for (int i = w.tid; i < w.state().anchors * (D / 8); i += kThreads) {
@@ -66,7 +62,7 @@ AKV_DEVICE void stage_anchors(const Piecework<D, Heads>& w, BlockState* block) {
 // Head view, tables and first chunk; then queries and anchors. Ends with a barrier due.
 template <int D, int Heads>
 AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
-                            const CompressedLayerView& layer, BlockState* block) {
+                            const CompressedLayerView& layer) {
   using L = Layout<D, Heads>;
   PieceState& state = w.state();
   const auto* words = reinterpret_cast<const uint32_t*>(layer.heads + piece.kv_head);
@@ -83,7 +79,7 @@ AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
   for (int i = w.tid; i < Heads * w.histogram_words(); i += kThreads) state.histogram[i] = 0;
   stage_chunk(w, w.state().begin);
   load_queries(w);
-  stage_anchors(w, block);
+  if (state.stale != 0) stage_anchors(w);
 }
 
 template <int D, int Heads>
@@ -105,9 +101,9 @@ AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, const Running& state,
 
 template <int D, int Heads>
 AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, const Piece& piece,
-                               const CompressedLayerView& layer, int index, BlockState* block) {
+                               const CompressedLayerView& layer, int index) {
   Piecework<D, Heads> w = piecework<D, Heads>(args, shared);
-  begin_piece(w, piece, layer, block);
+  begin_piece(w, piece, layer);
   TileAngles<D> angles;
   angles.load(args.rope, 16 * w.warp + w.g, w.t);
   float z[Tiles<D>::kEach][4] = {};
@@ -123,7 +119,10 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
     fill_query_fragments(w, base);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
-    if (base + kChunk < w.state().end) stage_chunk(w, base + kChunk);
+    if (base + kChunk < w.state().end) {
+      stage_chunk(w, base + kChunk);
+      prefetch_residuals(w);
+    }
     key_dots(w, angles, base);
     w = piecework<D, Heads>(args, shared);
     if (w.state().post != 0) {
@@ -133,8 +132,7 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
     }
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
-    WarpWeights<Heads> weights;
-    local_softmax(w, tokens, &weights);
+    local_softmax(w, tokens);
     __syncthreads();
     const Moved moved = merge_warps(w, &state);
     rescale_columns(moved.rescale, w.t, z);
@@ -143,7 +141,7 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
       __syncthreads();
     }
     w = piecework<D, Heads>(args, shared);
-    spread_weights(w, tokens, weights, state);
+    spread_weights(w, tokens, state);
     pad_weights(w, w.state().ranges[1]);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);

@@ -34,7 +34,9 @@ __global__ void __launch_bounds__(kThreads, D > 128 ? 1 : 2) attend_pieces(const
   AKV_DYNAMIC_SHARED(unsigned char, shared);
   const PlanHeader& header = *plan_at<PlanHeader>(args.plan, 0);
   const int32_t* starts = plan_at<int32_t>(args.plan, header.starts);
-  BlockState block;
+  if constexpr (Compressed) {
+    if (threadIdx.x == 0) *shared_at<const bf16*>(shared, Layout<D, Heads>::kStaged) = nullptr;
+  }
 #pragma unroll 1
   for (int i = starts[blockIdx.x]; i < starts[blockIdx.x + 1]; ++i) {
     const Piece piece = plan_at<Piece>(args.plan, header.piece_table)[i];
@@ -42,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, D > 128 ? 1 : 2) attend_pieces(const
     __syncthreads();  // the last piece's shared memory is free
     if constexpr (Compressed) {
       if (piece.kind == PieceKind::kCompressed) {
-        run_compressed<D, Heads>(args, shared, piece, row.prompt[args.layer], i, &block);
+        run_compressed<D, Heads>(args, shared, piece, row.prompt[args.layer], i);
         continue;
       }
     }

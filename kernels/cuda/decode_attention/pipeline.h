@@ -52,6 +52,34 @@ AKV_DEVICE void stage_chunk(const Piecework<D, Heads>& w, int base) {
   cp_async_commit();
 }
 
+// Codes and scales are read where they lie: their next lines are called to L2 a chunk ahead, as
+// many as this chunk has. A warp takes codes or scales of one width class of one side.
+template <int D, int Heads>
+AKV_DEVICE void prefetch_residuals(const Piecework<D, Heads>& w) {
+  const PieceState& s = w.state();
+  const bool values = (w.warp & 1) != 0, four = (w.warp & 2) != 0, scales = (w.warp & 4) != 0;
+  const CompressedSideView& side = values ? s.head.value : s.head.key;
+  const Range& r = s.ranges[values ? 1 : 0];
+  const int first = four ? r.four1 : r.two1, count = first - (four ? r.four0 : r.two0);
+  const int n = static_cast<int>(four ? side.n4 : side.n2);
+  const int last = first + count < n ? first + count : n;
+  const void* base = four ? side.codes4 : side.codes2;
+  int64_t bytes = four ? D / 2 : D / 4;
+  if (scales) {
+    const bool narrow = side.scale2_bf16 != nullptr || side.scale4_bf16 != nullptr;
+    bytes = narrow ? 2 : 4;
+    if (narrow) {
+      base = four ? side.scale4_bf16 : side.scale2_bf16;
+    } else {
+      base = four ? side.scale4_f32 : side.scale2_f32;
+    }
+  }
+  const auto* from = static_cast<const uint8_t*>(base);
+  for (int64_t i = first * bytes + w.lane * 128; i < last * bytes; i += 32 * 128) {
+    prefetch_l2(from + i);
+  }
+}
+
 // One array of the staged chunk.
 template <int D, int Heads>
 AKV_DEVICE const unsigned char* staged(const Piecework<D, Heads>& w, int item) {

@@ -8,34 +8,28 @@
 
 namespace akv::kernels::cuda::decode {
 
-// Weights of the thread's tokens, relative to the warp's maxima (which kStats keeps).
-template <int Heads>
-struct WarpWeights {
-  float weight[2][Heads];
-};
-
-// Logits of the thread's tokens, the warp's maxima, weights relative to them, sums to kStats.
+// Logits of the thread's tokens, the warp's maxima, sums to kStats. The weights, relative to the
+// warp's maxima, take the dots' place: only their own thread reads either.
 template <int D, int Heads>
-AKV_DEVICE void local_softmax(const Piecework<D, Heads>& w, const Token (&tokens)[2],
-                              WarpWeights<Heads>* out) {
+AKV_DEVICE void local_softmax(const Piecework<D, Heads>& w, const Token (&tokens)[2]) {
   using L = Layout<D, Heads>;
   const float* units = w.template at<float>(L::kUnitsOfHeads);
-  const float* dots = w.template at<float>(L::kDots);
+  float* dots = w.template at<float>(L::kDots) + w.tid;
   const float* residuals = w.template at<float>(L::kResiduals);
   float* stats = w.template at<float>(L::kStats) + w.warp * Heads * 3;
-  float largest[Heads];
+  float weight[2][Heads], largest[Heads];
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float x = -INFINITY;
       if (tokens[i].valid()) {
-        x = units[h] * tokens[i].key_gamma * dots[h * L::kDotStride + w.tid + i * kThreads];
+        x = units[h] * tokens[i].key_gamma * dots[h * L::kDotStride + i * kThreads];
         if (tokens[i].key_place() >= 0) x += residuals[h * L::kDotStride + tokens[i].key_place()];
       }
-      out->weight[i][h] = x;
+      weight[i][h] = x;
     }
-    largest[h] = fmaxf(out->weight[0][h], out->weight[1][h]);
+    largest[h] = fmaxf(weight[0][h], weight[1][h]);
   }
   const float mine = fmaxf(ceilf(transposed_reduce(largest, w.lane, MaxOf{})), kNever);
   float sums[Heads];
@@ -43,14 +37,16 @@ AKV_DEVICE void local_softmax(const Piecework<D, Heads>& w, const Token (&tokens
   for (int h = 0; h < Heads; ++h) {
     const float peak = __shfl_sync(0xffffffffu, mine, h * (32 / Heads));
 #pragma unroll
-    for (int i = 0; i < 2; ++i) out->weight[i][h] = exp2_approx(out->weight[i][h] - peak);
-    sums[h] = out->weight[0][h] + out->weight[1][h];
+    for (int i = 0; i < 2; ++i) weight[i][h] = exp2_approx(weight[i][h] - peak);
+    sums[h] = weight[0][h] + weight[1][h];
+    dots[h * L::kDotStride] = weight[0][h];
+    dots[h * L::kDotStride + kThreads] = weight[1][h];
   }
   const float total = transposed_reduce(sums, w.lane, SumOf{});
   const float gamma0 = fabsf(tokens[0].value_gamma), gamma1 = fabsf(tokens[1].value_gamma);
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
-    sums[h] = out->weight[0][h] * gamma0 + out->weight[1][h] * gamma1;
+    sums[h] = weight[0][h] * gamma0 + weight[1][h] * gamma1;
   }
   const float mass = transposed_reduce(sums, w.lane, SumOf{});
   if (w.lane % (32 / Heads) != 0) return;
@@ -122,10 +118,11 @@ AKV_DEVICE void shift_histogram(const Piecework<D, Heads>& w, int shift_of_head)
 // in which threads come. Leaves the residuals' weights, times their scales, in list order.
 template <int D, int Heads>
 AKV_DEVICE void spread_weights(const Piecework<D, Heads>& w, const Token (&tokens)[2],
-                               const WarpWeights<Heads>& weights, const Running& state) {
+                               const Running& state) {
   using L = Layout<D, Heads>;
   auto* list = w.template at<__nv_bfloat16>(L::kWeights);
   const float* stats = w.template at<float>(L::kStats) + w.warp * Heads * 3;
+  const float* weights = w.template at<float>(L::kDots) + w.tid;
   const int stride = w.histogram_words();
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
@@ -135,7 +132,7 @@ AKV_DEVICE void spread_weights(const Piecework<D, Heads>& w, const Token (&token
     if (h >= w.state().heads) continue;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float p = weights.weight[i][h] * scale;
+      const float p = weights[h * L::kDotStride + i * kThreads] * scale;
       const int count = __float2int_rn(p * tokens[i].value_gamma * unit);
       if (count != 0) atomicAdd(w.state().histogram + h * stride + tokens[i].value_slot, count);
       if (tokens[i].value_place() >= 0) {

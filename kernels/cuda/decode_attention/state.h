@@ -30,6 +30,7 @@ struct PieceState {
   int32_t prefix, anchors, window;
   int32_t post;      // domain of the key residuals
   int32_t resident;  // rows() holds all the keys' anchors; else 16 rows of each warp
+  int32_t stale;     // it does not hold them yet
 };
 static_assert(sizeof(PieceState) <= 640);
 static_assert(sizeof(CompressedHeadView) % 4 == 0);
