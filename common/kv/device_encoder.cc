@@ -15,6 +15,7 @@ namespace {
 namespace dev = kernels::cuda;
 
 constexpr uint64_t kAlignment = 256;
+constexpr uint32_t kNotCopied = ~uint32_t{0};
 uint64_t align_up(uint64_t x) { return (x + kAlignment - 1) / kAlignment * kAlignment; }
 
 dev::CodecLayer layer_of(const StatePlan& plan) {
@@ -225,7 +226,9 @@ Status DeviceEncoder::encode(const DeviceLayerInput& input, std::span<std::byte>
   layer.v = input.v;
   layer.q = input.q_obs;
   layer.rope = input.rope;
-  // The header's bytes carry the faults to the host, which overwrites them.
+  // The header's bytes carry the faults to the host, which overwrites them. Until the copy comes
+  // they say so: after a launch that failed there is none.
+  if (!host.empty()) std::memcpy(host.data(), &kNotCopied, sizeof(kNotCopied));
   layer.faults = at<uint32_t>(record, 0);
   if (compressed) {
     encode_compressed(layer, input.layer, record, stream);
@@ -265,6 +268,9 @@ Status DeviceEncoder::finish(int layer, std::span<std::byte> host) const {
   AKV_CHECK(layer >= 0 && layer < plan_.shape.layers && host.size() == plan_.record_bytes[layer]);
   uint32_t faults = 0;
   std::memcpy(&faults, host.data(), sizeof(faults));
+  if (faults == kNotCopied) {
+    return make_error(Code::kInternal, "the device has not written the layer's record");
+  }
   if ((faults & dev::kInputNotFinite) != 0) {
     return make_error(Code::kDataLoss, "keys, values or queries are not finite");
   }

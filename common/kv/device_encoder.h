@@ -60,7 +60,8 @@ class DeviceEncoder {
                 std::byte* record = nullptr) const;
 
   // Seals a copied record with its header and checksum. Call once the stream has passed the
-  // layer's encode. kDataLoss if the layer's tensors, a coefficient or a scale were not finite.
+  // layer's encode. kDataLoss if the layer's tensors, a coefficient or a scale were not finite;
+  // kInternal if the copy has not come (a failed launch, or nobody waited).
   Status finish(int layer, std::span<std::byte> host) const;
 
   // Enqueues the copy of a finished record's header to the record on the device, which is complete

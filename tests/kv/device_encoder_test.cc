@@ -199,6 +199,16 @@ TEST(DeviceEncoder, StatesOnTheDevice) {
   }
 }
 
+#ifndef AKV_ON_GPU
+// The shim works only when somebody waits; a device may be done by then.
+TEST(DeviceEncoder, NobodyWaited) {
+  const GoldenCase c = make_inputs(spec(32, 2, 2, 230));
+  const Status status = finish_too_early(c, plan_of(c, pooled_options(), 0.5));
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Code::kInternal);
+}
+#endif
+
 TEST(DeviceEncoder, InputOfAnotherPlan) {
   const GoldenCase c = make_inputs(spec(32, 2, 2, 230));
   StatePlan plan = plan_of(c, pooled_options(), 0.5);

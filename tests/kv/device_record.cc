@@ -409,6 +409,22 @@ DeviceRecord encode_in_place(const GoldenCase& c, const StatePlan& plan, uint64_
   return out;
 }
 
+Status finish_too_early(const GoldenCase& c, const StatePlan& plan) {
+  const uint64_t size = plan.record_bytes[c.layer];
+  void* pinned = nullptr;  // a copy to other memory would wait
+  if (cudaMallocHost(&pinned, size) != cudaSuccess) return make_error(Code::kResourceExhausted, "");
+  std::memset(pinned, 0, size);  // of an earlier, good layer
+  const std::span<std::byte> bytes(static_cast<std::byte*>(pinned), size);
+  const Inputs inputs(c);
+  const Upload memory(nullptr, DeviceEncoder::memory_bytes(plan));
+  const DeviceEncoder encoder(plan, kStateChecksum, memory.as<std::byte>());
+  Status status = encoder.encode(inputs.layer, bytes, DeviceStream{});
+  if (status.ok()) status = encoder.finish(c.layer, bytes);
+  static_cast<void>(cudaDeviceSynchronize());
+  static_cast<void>(cudaFreeHost(pinned));
+  return status;
+}
+
 RecordTies compare_records(const GoldenCase& c, const StatePlan& plan, DeviceRecord& device) {
   return Comparison(c, plan, device.bytes(plan, c.layer)).run();
 }

@@ -45,6 +45,9 @@ DeviceRecord encode_on_device(const GoldenCase& c, const StatePlan& plan,
 // and sealed there: an error unless the device's bytes end up the host's.
 DeviceRecord encode_in_place(const GoldenCase& c, const StatePlan& plan, uint64_t offset);
 
+// finish() before anything waited for the device: what it says of a record that has not come.
+Status finish_too_early(const GoldenCase& c, const StatePlan& plan);
+
 // A plan for the case's shape and budget. REQUIRES: the request can be planned.
 StatePlan plan_of(const GoldenCase& c, const CodecOptions& options, double theta);
 

@@ -18,24 +18,6 @@ size_t weights_bytes(int head_dim) {
          kObserveChunk * kLogitStride * sizeof(float) + 2 * kStrip * sizeof(float);
 }
 
-// Queries [strip, strip + kStrip) of one KV head; padding is zero.
-__device__ bool load_queries(const CodecLayer& layer, int head, int strip, bf16* tile) {
-  const int depth = layer.head_dim, per_row = depth / 8;
-  bool bad = false;
-  for (int i = threadIdx.x; i < kStrip * per_row; i += blockDim.x) {
-    const int row = i / per_row, part = i % per_row, w = strip + row;
-    uint4 eight = make_uint4(0, 0, 0, 0);
-    if (w < layer.queries()) {
-      const int64_t at = static_cast<int64_t>(w / layer.group) * layer.kv_heads * layer.group +
-                         head * layer.group + w % layer.group;
-      eight = *reinterpret_cast<const uint4*>(layer.q + at * depth + part * 8);
-    }
-    bad |= not_finite(eight);
-    *reinterpret_cast<uint4*>(tile + row * (depth + kTilePad) + part * 8) = eight;
-  }
-  return bad;
-}
-
 // One strip's logits of the block's 64 tokens, 16 a warp.
 template <int N>
 __device__ void strip_logits(const float* keys, const bf16* queries, int depth, float* logits) {
@@ -102,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(CodecLayer layer, Lay
   __syncthreads();
   rotate_tile(layer.rope, first, valid, depth, keys);
   for (int strip = 0; strip < layer.lanes(); strip += kStrip) {
-    bad |= load_queries(layer, head, strip, queries);
+    bad |= load_queries(layer, head, strip, kStrip, queries);
     __syncthreads();
     if (layer.lanes() - strip > kStrip / 2) {
       strip_logits<8>(keys, queries, depth, logits);

@@ -53,6 +53,26 @@ __device__ __forceinline__ bool load_tile_f32(const bf16* source, int64_t stride
   return bad;
 }
 
+// Post-RoPE queries of one KV head (counted in the layer): lanes first .. first + rows - 1, those
+// from m on are zero. Returns as load_tile does.
+__device__ __forceinline__ bool load_queries(const CodecLayer& layer, int head, int first, int rows,
+                                             bf16* tile) {
+  const int depth = layer.head_dim, per_row = depth / 8;
+  bool bad = false;
+  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
+    const int row = i / per_row, part = i % per_row, w = first + row;
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (w < layer.queries()) {
+      const int64_t at = static_cast<int64_t>(w / layer.group) * layer.kv_heads * layer.group +
+                         head * layer.group + w % layer.group;
+      eight = *reinterpret_cast<const uint4*>(layer.q + at * depth + part * 8);
+    }
+    bad |= not_finite(eight);
+    *reinterpret_cast<uint4*>(tile + row * (depth + kTilePad) + part * 8) = eight;
+  }
+  return bad;
+}
+
 // Rotates row r of a tile by the angles of position first + r, for rows below `valid`.
 __device__ __forceinline__ void rotate_tile(const DeviceRope& rope, int64_t first, int valid,
                                             int depth, float* tile) {

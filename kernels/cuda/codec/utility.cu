@@ -58,26 +58,11 @@ __device__ void load_residuals(const UtilityWork& u, int64_t first, int valid, f
   rotate_tile(layer.rope, first, valid, depth, tile);
 }
 
-// 32 lanes of queries, or of one plane of y.
-__device__ void load_strip(const UtilityWork& u, int strip, int plane, bf16* tile) {
-  const CodecLayer& layer = u.layer;
-  const int depth = layer.head_dim, lanes = layer.lanes(), head = blockIdx.y;
-  if (plane >= 0) {
-    load_tile(u.o.y_planes + ((static_cast<int64_t>(head) * 3 + plane) * lanes + strip) * depth,
-              depth, kStrip, kStrip, depth, tile);
-    return;
-  }
-  const int per_row = depth / 8;
-  for (int i = threadIdx.x; i < kStrip * per_row; i += kThreads) {
-    const int row = i / per_row, part = i % per_row, w = strip + row;
-    uint4 eight = make_uint4(0, 0, 0, 0);
-    if (w < layer.queries()) {
-      const int64_t at = static_cast<int64_t>(w / layer.group) * layer.kv_heads * layer.group +
-                         (u.o.first + head) * layer.group + w % layer.group;
-      eight = *reinterpret_cast<const uint4*>(layer.q + at * depth + part * 8);
-    }
-    *reinterpret_cast<uint4*>(tile + row * (depth + kTilePad) + part * 8) = eight;
-  }
+// 32 lanes of one plane of y.
+__device__ void load_outputs(const UtilityWork& u, int strip, int plane, bf16* tile) {
+  const int64_t row = (static_cast<int64_t>(blockIdx.y) * 3 + plane) * u.layer.lanes() + strip;
+  load_tile(u.o.y_planes + row * u.layer.head_dim, u.layer.head_dim, kStrip, kStrip,
+            u.layer.head_dim, tile);
 }
 
 // The warp's 16 x 32 products, where its own threads find them: out [token][lane].
@@ -175,14 +160,14 @@ __global__ void __launch_bounds__(kThreads) utility_kernel(UtilityWork u) {
   for (int strip = 0; strip < lanes; strip += kStrip) {
     float acc[1][4][4] = {};
     for (int plane = 2; plane >= 0; --plane) {
-      load_strip(u, strip, plane, strip_rows);
+      load_outputs(u, strip, plane, strip_rows);
       __syncthreads();
       multiply_bf16<1, 4>(values + run * row, strip_rows, depth, acc);
       __syncthreads();
     }
     store_products(acc[0], 1.0f, products);
     if (kEq6) {
-      load_strip(u, strip, -1, strip_rows);
+      load_queries(layer, o.first + head, strip, kStrip, strip_rows);
       __syncthreads();
       float error[4][4] = {};
       multiply_f32<4>(residuals + run * row, strip_rows, depth, error);
