@@ -96,14 +96,15 @@ AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const TileAngles<D>& angl
   }
 }
 
-// Code word `word` of row `r` of the group of 16 key residuals at `first` in a stream of n.
+// A group of 16 key residuals (the last one of a stream has fewer), word by word side by side.
 struct KeyGroup {
-  const uint8_t* codes;  // of the group
+  CodeWords codes;
+  int first;  // word of the stream
   int members;
 
   AKV_DEVICE uint32_t load(int r, int word, int words) const {
     if (r >= members || word >= words) return 0;
-    return load_code_word(codes + (word * members + r) * 4);
+    return codes.load(first + word * members + r);
   }
 };
 
@@ -167,9 +168,8 @@ AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
     const int first = four ? (r.four0 / 16 + i - groups2) * 16 : (r.two0 / 16 + i) * 16;
     const int n = static_cast<int>(four ? side.n4 : side.n2);
     const int begin = four ? r.four0 : r.two0, end = four ? r.four1 : r.two1;
-    KeyGroup group{
-        four ? side.codes4 + int64_t{first} * (D / 2) : side.codes2 + int64_t{first} * (D / 4),
-        n - first < 16 ? n - first : 16};
+    const KeyGroup group{CodeWords(four ? side.codes4 : side.codes2),
+                         first * (four ? D / 8 : D / 16), n - first < 16 ? n - first : 16};
     float acc[4] = {};
     if (four) {
       group_dots4(w, group, acc);

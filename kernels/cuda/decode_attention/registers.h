@@ -70,14 +70,23 @@ AKV_DEVICE uint4 load16(const void* p, int align) {
   return make_uint4(a.x, a.y, b.x, b.y);
 }
 
-// 32 bits from any address; no aligned word is touched that holds none of them.
-AKV_DEVICE uint32_t load_code_word(const uint8_t* p) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  const auto* words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t{3});
-  const auto shift = static_cast<uint32_t>(address & 3) * 8;
-  const uint32_t low = __ldg(words);
-  return shift == 0 ? low : __funnelshift_r(low, __ldg(words + 1), shift);
-}
+// 32-bit words of a byte stream at any address. The word after is read only where the stream is not
+// aligned, and then holds bytes of this one: nothing is touched but words that hold the stream.
+struct CodeWords {
+  const uint32_t* words;
+  uint32_t shift;
+  int next;
+
+  AKV_DEVICE explicit CodeWords(const uint8_t* stream) {
+    const auto address = reinterpret_cast<uintptr_t>(stream);
+    words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t{3});
+    shift = static_cast<uint32_t>(address & 3) * 8;
+    next = shift == 0 ? 0 : 1;
+  }
+  AKV_DEVICE uint32_t load(int index) const {
+    return __funnelshift_r(__ldg(words + index), __ldg(words + index + next), shift);
+  }
+};
 
 // 2^n for a whole n; 0 below the normal numbers, at most 2^127.
 AKV_DEVICE float power_of_two(float n) {

@@ -124,11 +124,13 @@ AKV_DEVICE void spread_weights(const Piecework<D, Heads>& w, const Token (&token
   const float* stats = w.template at<float>(L::kStats) + w.warp * Heads * 3;
   const float* weights = w.template at<float>(L::kDots) + w.tid;
   const int stride = w.histogram_words();
+  // Of head lane % Heads: from the warp's maximum to the common one, and the histogram's unit.
+  const float own_scale = power_of_two(stats[w.lane % Heads * 3] - state.peak);
+  const float own_unit = power_of_two(state.fixed);
 #pragma unroll
   for (int h = 0; h < Heads; ++h) {
-    const float peak = __shfl_sync(0xffffffffu, state.peak, h);
-    const float unit = power_of_two(__shfl_sync(0xffffffffu, state.fixed, h));
-    const float scale = power_of_two(stats[h * 3] - peak);
+    const float scale = __shfl_sync(0xffffffffu, own_scale, h);
+    const float unit = __shfl_sync(0xffffffffu, own_unit, h);
     if (h >= w.state().heads) continue;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

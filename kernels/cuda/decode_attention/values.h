@@ -20,16 +20,18 @@ struct Tiles {
   AKV_DEVICE static bool idle(int warp) { return warp / kCount >= kShares && kCount < kWarps; }
 };
 
-// Rows 2t, 2t + 1, 2t + 8, 2t + 9 of a group of 16 value residuals; rows that are not there repeat
-// the last one, their weights are zero.
+// Rows 2t, 2t + 1, 2t + 8, 2t + 9 of a group of 16 value residuals, by their first words; rows that
+// are not there repeat the last one, their weights are zero.
 struct ValueRows {
-  const uint8_t* row[4];
+  CodeWords codes;
+  int row[4];
 
-  AKV_DEVICE ValueRows(const uint8_t* codes, int first, int n, int row_bytes, int t) {
+  AKV_DEVICE ValueRows(const uint8_t* stream, int first, int n, int row_words, int t)
+      : codes(stream) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int index = first + 2 * t + i % 2 + i / 2 * 8;
-      row[i] = codes + int64_t{index < n ? index : n - 1} * row_bytes;
+      row[i] = (index < n ? index : n - 1) * row_words;
     }
   }
 };
@@ -39,8 +41,8 @@ AKV_DEVICE void value_levels2(const ValueRows& rows, int tile, int g, uint32_t (
   const LevelPool pool = value_pool();
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint32_t x = load_code_word(rows.row[2 * i] + tile * 4) >> (2 * g);
-    const uint32_t y = load_code_word(rows.row[2 * i + 1] + tile * 4) >> (2 * g);
+    const uint32_t x = rows.codes.load(rows.row[2 * i] + tile) >> (2 * g);
+    const uint32_t y = rows.codes.load(rows.row[2 * i + 1] + tile) >> (2 * g);
     const uint32_t s = selectors((x & 0x00030003u) | (y & 0x00030003u) << 8);
     a[2 * i] = pick(pool, s);
     a[2 * i + 1] = pick(pool, s >> 16);
@@ -53,9 +55,9 @@ AKV_DEVICE void value_levels4(const ValueRows& rows, int tile, int g, const uint
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int word = tile * 8 + half * 4;
-      const uint32_t x = load_code_word(rows.row[2 * i] + word) >> (4 * g) & 15u;
-      const uint32_t y = load_code_word(rows.row[2 * i + 1] + word) >> (4 * g) & 15u;
+      const int word = tile * 2 + half;
+      const uint32_t x = rows.codes.load(rows.row[2 * i] + word) >> (4 * g) & 15u;
+      const uint32_t y = rows.codes.load(rows.row[2 * i + 1] + word) >> (4 * g) & 15u;
       a[2 * i + half] = high_pair(levels[x], levels[y]);
     }
   }
@@ -79,7 +81,7 @@ AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
     const uint32_t b[2] = {list[at / 2 + w.t], list[at / 2 + w.t + 4]};
     const int first = four ? (r.four0 / 16 + i - groups2) * 16 : (r.two0 / 16 + i) * 16;
     const ValueRows rows(four ? side.codes4 : side.codes2, first,
-                         static_cast<int>(four ? side.n4 : side.n2), four ? D / 2 : D / 4, w.t);
+                         static_cast<int>(four ? side.n4 : side.n2), four ? D / 8 : D / 16, w.t);
 #pragma unroll
     for (int e = 0; e < Tiles<D>::kEach; ++e) {
       const int tile = Tiles<D>::first(w.warp) + e * kWarps;
@@ -124,37 +126,55 @@ AKV_DEVICE void split_histogram(const Piecework<D, Heads>& w, const Running& sta
   }
 }
 
-// o += histogram x anchors: coordinates 2g and 2g + 1 of a tile in rows, anchors along k.
+// o += 16 bins x their anchors' words: coordinates 2g and 2g + 1 of a tile in rows, anchors along
+// k.
+AKV_DEVICE void multiply_bins(const int32_t* bins, const uint32_t (&x)[4], float (&o)[4]) {
+  const int2 p = *reinterpret_cast<const int2*>(bins);
+  const int2 q = *reinterpret_cast<const int2*>(bins + 8);
+  const auto px = static_cast<uint32_t>(p.x), py = static_cast<uint32_t>(p.y);
+  const auto qx = static_cast<uint32_t>(q.x), qy = static_cast<uint32_t>(q.y);
+  const uint32_t high[2] = {low_pair(px, py), low_pair(qx, qy)};
+  const uint32_t low[2] = {high_pair(px, py), high_pair(qx, qy)};
+  const uint32_t a[4] = {low_pair(x[0], x[1]), high_pair(x[0], x[1]), low_pair(x[2], x[3]),
+                         high_pair(x[2], x[3])};
+  mma_bf16(o, a, high);
+  mma_bf16(o, a, low);
+}
+
+// o += histogram x anchors, over the warp's share of groups of 16. A thread reads anchors 2t, 2t +
+// 1, 2t + 8, 2t + 9 of each: four loads at fixed distances, but in the last group, which may be
+// short.
 template <int D, int Heads>
 AKV_DEVICE void histogram_times_anchors(const Piecework<D, Heads>& w,
                                         float (&o)[Tiles<D>::kEach][4]) {
   if (Tiles<D>::idle(w.warp)) return;
-  const bf16* anchors = w.state().head.value.anchors + Tiles<D>::first(w.warp) * 16 + 2 * w.g;
+  constexpr int kRow = D / 2;  // words
+  constexpr int kStep = Tiles<D>::kShares * 16;
+  const int anchors = w.state().anchors;
+  const auto* words = reinterpret_cast<const uint32_t*>(w.state().head.value.anchors) +
+                      Tiles<D>::first(w.warp) * 8 + w.g;
   const int32_t* bins = w.state().histogram + w.g % Heads * w.histogram_words() + 2 * w.t;
+  int at = Tiles<D>::share(w.warp) * 16;
 #pragma unroll 2
-  for (int at = Tiles<D>::share(w.warp) * 16; at < w.state().anchors;
-       at += Tiles<D>::kShares * 16) {
-    const int2 p = *reinterpret_cast<const int2*>(bins + at);
-    const int2 q = *reinterpret_cast<const int2*>(bins + at + 8);
-    const auto px = static_cast<uint32_t>(p.x), py = static_cast<uint32_t>(p.y);
-    const auto qx = static_cast<uint32_t>(q.x), qy = static_cast<uint32_t>(q.y);
-    const uint32_t high[2] = {low_pair(px, py), low_pair(qx, qy)};
-    const uint32_t low[2] = {high_pair(px, py), high_pair(qx, qy)};
+  for (; at + 16 <= anchors; at += kStep) {
+    const uint32_t* row = words + (at + 2 * w.t) * kRow;
 #pragma unroll
-    for (int e = 0; e < Tiles<D>::kEach; ++e) {
-      uint32_t x[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int anchor = at + 2 * w.t + i % 2 + i / 2 * 8;
-        const int row = anchor < w.state().anchors ? anchor : w.state().anchors - 1;
-        x[i] =
-            __ldg(reinterpret_cast<const uint32_t*>(anchors + int64_t{row} * D + e * kWarps * 16));
-      }
-      const uint32_t a[4] = {low_pair(x[0], x[1]), high_pair(x[0], x[1]), low_pair(x[2], x[3]),
-                             high_pair(x[2], x[3])};
-      mma_bf16(o[e], a, high);
-      mma_bf16(o[e], a, low);
+    for (int e = 0; e < Tiles<D>::kEach; ++e, row += kWarps * 8) {
+      const uint32_t x[4] = {__ldg(row), __ldg(row + kRow), __ldg(row + 8 * kRow),
+                             __ldg(row + 9 * kRow)};
+      multiply_bins(bins + at, x, o[e]);
     }
+  }
+  if (at >= anchors) return;
+#pragma unroll
+  for (int e = 0; e < Tiles<D>::kEach; ++e) {
+    uint32_t x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int anchor = at + 2 * w.t + i % 2 + i / 2 * 8;
+      x[i] = __ldg(words + (anchor < anchors ? anchor : anchors - 1) * kRow + e * kWarps * 8);
+    }
+    multiply_bins(bins + at, x, o[e]);
   }
 }
 
