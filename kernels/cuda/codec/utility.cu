@@ -125,12 +125,80 @@ __device__ void pooled_weights(const LaneWeights& weight, int64_t first, int poo
   for (int i = 0; i < kRun; ++i) out[i] *= inv;
 }
 
+// |V|^2 of the warp's tokens.
+__device__ void row_squares(const bf16* values, int depth, float* square) {
+  const int lane = threadIdx.x % 32, run = threadIdx.x / 32 * kRun;
+  for (int r = run; r < run + kRun; ++r) {
+    float sum = 0.0f;
+    for (int i = lane; i < depth; i += 32) {
+      const float x = widen(values[r * (depth + kTilePad) + i].bits);
+      sum = fmaf(x, x, sum);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) square[r] = sum;
+  }
+}
+
+// What this thread's lane of a strip adds to the sums of the warp's tokens.
+template <bool kEq6>
+__device__ __forceinline__ void add_lane(const UtilityWork& u, int w, int64_t first,
+                                         const float* square, const float* products,
+                                         const float* errors, double (&key)[kRun],
+                                         double (&value)[kRun]) {
+  const LayerObservation& o = u.o;
+  const int lanes = u.layer.lanes(), head = blockIdx.y;
+  const LaneWeights weight{o.alpha + head * u.layer.tokens * lanes + w,
+                           o.factor + head * observe_chunks(u.layer.tokens) * lanes + w,
+                           u.layer.prefix(), lanes};
+  float mean[kRun];
+  pooled_weights(weight, first, kEq6 ? 1 : u.options.pool, mean);
+  const double y2 = o.y2[head * lanes + w];
+  const double direction = o.q2[head * lanes + w] / static_cast<float>(u.layer.head_dim);
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    const double alpha = mean[i];
+    const double alpha2 = alpha * alpha;
+    double error = direction;
+    if (kEq6) {
+      const double e = errors[i * kOutStride];
+      error = e * e;
+    }
+    // |V - y|^2 from its expansion, as cancellation may leave it a little below zero.
+    const double distance = (square[i] - 2.0 * products[i * kOutStride]) + y2;
+    key[i] += alpha2 * error * (distance > 0.0 ? distance : 0.0);
+    value[i] += alpha2;
+  }
+}
+
+// Utilities of the warp's tokens from its lanes' sums.
+template <bool kEq6>
+__device__ __forceinline__ void write_utilities(const UtilityWork& u, int64_t first, int valid,
+                                                const double (&key)[kRun],
+                                                const double (&value)[kRun]) {
+  const CodecLayer& layer = u.layer;
+  const int head = u.o.first + blockIdx.y;
+  const double inv = 1.0 / layer.queries();
+  const int64_t at = head * layer.prefix() + first;
+  const int64_t values_at = layer.kv_heads * layer.prefix() + at;
+  const int32_t* positions = u.anchors.positions + static_cast<int64_t>(blockIdx.y) * u.anchors.k;
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    const double k_sum = warp_sum(key[i]), v_sum = warp_sum(value[i]);
+    if (threadIdx.x % 32 != 0 || i >= valid) continue;
+    // An anchor holds its own slot; it carries no residual.
+    const bool anchor = positions[u.assignment.slot[at + i]] == first + i;
+    const double k_scale = kEq6 ? inv : inv * u.assignment.residual2[at + i];
+    const double v_scale = inv * u.assignment.residual2[values_at + i];
+    u.utility[at + i] = anchor ? -1.0 : k_sum * k_scale;
+    u.utility[values_at + i] = anchor ? -1.0 : v_sum * v_scale;
+  }
+}
+
 template <bool kEq6>
 __global__ void __launch_bounds__(kThreads) utility_kernel(UtilityWork u) {
   AKV_DYNAMIC_SHARED(unsigned char, shared);
   const CodecLayer& layer = u.layer;
-  const LayerObservation& o = u.o;
-  const int depth = layer.head_dim, lanes = layer.lanes(), head = blockIdx.y;
+  const int depth = layer.head_dim, head = u.o.first + blockIdx.y, row = depth + kTilePad;
   const UtilityShape shape = utility_shape(depth, kEq6);
   bf16* values = reinterpret_cast<bf16*>(shared + shape.values);
   bf16* strip_rows = reinterpret_cast<bf16*>(shared + shape.strip);
@@ -138,26 +206,17 @@ __global__ void __launch_bounds__(kThreads) utility_kernel(UtilityWork u) {
   float* errors = reinterpret_cast<float*>(shared + shape.errors);
   float* residuals = reinterpret_cast<float*>(shared + shape.residuals);
   float* square = reinterpret_cast<float*>(shared + shape.square);
-  const int64_t prefix = layer.prefix(), first = static_cast<int64_t>(blockIdx.x) * kTokens;
-  const int valid = static_cast<int>(min(int64_t{kTokens}, prefix - first));
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTokens;
+  const int valid = static_cast<int>(min(int64_t{kTokens}, layer.prefix() - first));
   const int64_t stride = static_cast<int64_t>(layer.kv_heads) * depth;
-  const int lane = threadIdx.x % 32, run = threadIdx.x / 32 * kRun, row = depth + kTilePad;
-  load_tile(layer.v + first * stride + (o.first + head) * depth, stride, kTokens, valid, depth,
-            values);
+  const int lane = threadIdx.x % 32, run = threadIdx.x / 32 * kRun;
+  load_tile(layer.v + first * stride + head * depth, stride, kTokens, valid, depth, values);
   if (kEq6) load_residuals(u, first, valid, residuals);
   __syncthreads();
-  for (int r = run; r < run + kRun; ++r) {
-    float sum = 0.0f;
-    for (int i = lane; i < depth; i += 32) {
-      const float x = widen(values[r * row + i].bits);
-      sum = fmaf(x, x, sum);
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) square[r] = sum;
-  }
+  row_squares(values, depth, square);
 
   double key[kRun] = {}, value[kRun] = {};
-  for (int strip = 0; strip < lanes; strip += kStrip) {
+  for (int strip = 0; strip < layer.lanes(); strip += kStrip) {
     float acc[1][4][4] = {};
     for (int plane = 2; plane >= 0; --plane) {
       load_outputs(u, strip, plane, strip_rows);
@@ -167,7 +226,7 @@ __global__ void __launch_bounds__(kThreads) utility_kernel(UtilityWork u) {
     }
     store_products(acc[0], 1.0f, products);
     if (kEq6) {
-      load_queries(layer, o.first + head, strip, kStrip, strip_rows);
+      load_queries(layer, head, strip, kStrip, strip_rows);
       __syncthreads();
       float error[4][4] = {};
       multiply_f32<4>(residuals + run * row, strip_rows, depth, error);
@@ -175,47 +234,12 @@ __global__ void __launch_bounds__(kThreads) utility_kernel(UtilityWork u) {
       __syncthreads();
     }
     __syncwarp();
-    const int w = strip + lane;
-    const LaneWeights weight{o.alpha + head * layer.tokens * lanes + w,
-                             o.factor + head * observe_chunks(layer.tokens) * lanes + w, prefix,
-                             lanes};
-    float mean[kRun];
-    pooled_weights(weight, first + run, kEq6 ? 1 : u.options.pool, mean);
-    const double y2 = o.y2[head * lanes + w];
-    const double direction = o.q2[head * lanes + w] / static_cast<float>(depth);
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      const double alpha = mean[i];
-      const double alpha2 = alpha * alpha;
-      double error = direction;
-      if (kEq6) {
-        const double e = errors[(run + i) * kOutStride + lane];
-        error = e * e;
-      }
-      // |V - y|^2 from its expansion, as cancellation may leave it a little below zero.
-      const double distance =
-          (square[run + i] - 2.0 * products[(run + i) * kOutStride + lane]) + y2;
-      key[i] += alpha2 * error * (distance > 0.0 ? distance : 0.0);
-      value[i] += alpha2;
-    }
+    const int own = run * kOutStride + lane;
+    add_lane<kEq6>(u, strip + lane, first + run, square + run, products + own, errors + own, key,
+                   value);
     __syncwarp();
   }
-
-  const double inv = 1.0 / layer.queries();
-  const int64_t at = (o.first + head) * prefix + first + run;
-  const int64_t values_at = layer.kv_heads * prefix + at;
-  const int32_t* positions = u.anchors.positions + static_cast<int64_t>(head) * u.anchors.k;
-#pragma unroll
-  for (int i = 0; i < kRun; ++i) {
-    const double k_sum = warp_sum(key[i]), v_sum = warp_sum(value[i]);
-    if (lane != 0 || run + i >= valid) continue;
-    // An anchor holds its own slot; it carries no residual.
-    const bool anchor = positions[u.assignment.slot[at + i]] == first + run + i;
-    const double k_scale = kEq6 ? inv : inv * u.assignment.residual2[at + i];
-    const double v_scale = inv * u.assignment.residual2[values_at + i];
-    u.utility[at + i] = anchor ? -1.0 : k_sum * k_scale;
-    u.utility[values_at + i] = anchor ? -1.0 : v_sum * v_scale;
-  }
+  write_utilities<kEq6>(u, first + run, valid - run, key, value);
 }
 
 }  // namespace
