@@ -110,6 +110,10 @@ Thread* pick(Engine& e, const Thread& current) {
   return &e.threads[warp * kWarpLanes + following(e.warps[warp].ready, after, reverse)];
 }
 
+// Whether random order takes the turn from a thread that could go on: often enough to mix threads,
+// seldom enough to get somewhere.
+bool preempts(Engine& e) { return g_preempt && (next_random(e) >> 32 & 3) == 0; }
+
 void set_ready(Engine& e, int warp, uint32_t lanes) {
   Warp& w = e.warps[warp];
   for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
@@ -323,7 +327,7 @@ void warp_operation(uint32_t mask, WarpWork work, const char* name, void* lane) 
     m = w.meeting[--w.meetings];
     work(w.lanes, arrived);
     set_ready(e, t.warp, arrived);
-    if (g_preempt) yield(e, t);
+    if (preempts(e)) yield(e, t);
     return;
   }
   set_waiting(e, t, name, mask);
@@ -340,7 +344,7 @@ int block_barrier(BarrierKind kind, int predicate, const char* name) {
   b.trues += predicate != 0;
   e.warps[t.warp].at_barrier[0] |= uint32_t{1} << t.lane;
   set_waiting(e, t, name, ~uint32_t{0});
-  if (!finish_barrier(e, 0) || g_preempt) yield(e, t);
+  if (!finish_barrier(e, 0) || preempts(e)) yield(e, t);
   return b.result;
 }
 
@@ -356,11 +360,13 @@ void named_barrier(int id, int threads) {
   ++b.arrived;
   e.warps[t.warp].at_barrier[id] |= uint32_t{1} << t.lane;
   set_waiting(e, t, "a named barrier", ~uint32_t{0});
-  if (!finish_barrier(e, id) || g_preempt) yield(e, t);
+  if (!finish_barrier(e, id) || preempts(e)) yield(e, t);
 }
 
 void maybe_preempt() {
-  if (g_preempt) yield(engine(), *t_thread);
+  if (!g_preempt) return;
+  Engine& e = engine();
+  if (preempts(e)) yield(e, *t_thread);
 }
 
 uint32_t live_lanes() { return engine().warps[t_thread->warp].live; }
