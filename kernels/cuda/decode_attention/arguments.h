@@ -52,7 +52,8 @@ struct Layout {
   static constexpr int64_t kStats = kPositions + kChunk * 2;  // f32 [kWarps][Heads][3]
   static constexpr int64_t kLevels = kStats + int64_t{kWarps} * Heads * 12;  // u32 [16]
   static constexpr int64_t kUnitsOfHeads = kLevels + 64;                     // f32 [2][8]
-  static constexpr int64_t kState = kUnitsOfHeads + 64;                      // PieceState
+  static constexpr int64_t kRunning = kUnitsOfHeads + 64;            // Running [kWarps][Heads]
+  static constexpr int64_t kState = kRunning + kWarps * Heads * 16;  // PieceState
   static constexpr int64_t kCompressedBytes = kState + 640;
   // Values of the residuals in list order, bf16 [Heads][kWeightStride], when the logits are used.
   static constexpr int64_t kWeights = kResiduals;

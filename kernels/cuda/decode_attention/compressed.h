@@ -107,7 +107,7 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
   TileAngles<D> angles;
   angles.load(args.rope, 16 * w.warp + w.g, w.t);
   float z[Tiles<D>::kEach][4] = {};
-  Running state;
+  w.running() = Running{};
 #pragma unroll 1
   for (int base = piece.begin; base < w.state().end; base += kChunk) {
     cp_async_wait<0>();
@@ -134,7 +134,9 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
     w = piecework<D, Heads>(args, shared);
     local_softmax(w, tokens);
     __syncthreads();
+    Running state = w.running();
     const Moved moved = merge_warps(w, &state);
+    w.running() = state;
     rescale_columns(moved.rescale, w.t, z);
     if (__any_sync(0xffffffffu, moved.shift != 0)) {  // the same in all warps
       shift_histogram(w, moved.shift);
@@ -147,7 +149,7 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
     w = piecework<D, Heads>(args, shared);
     value_residuals(w, w.state().ranges[1], z);
   }
-  finish_piece(w, state, z, partial_of<D>(args, index));
+  finish_piece(w, w.running(), z, partial_of<D>(args, index));
 }
 
 }  // namespace akv::kernels::cuda::decode

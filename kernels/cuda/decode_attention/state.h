@@ -59,6 +59,7 @@ struct Running {
   float mass = 0;
   float fixed = 0;
 };
+static_assert(sizeof(Running) == 16);
 inline constexpr float kMaxFixed = 100.0f;
 inline constexpr float kNever = -1e6f;
 
@@ -82,6 +83,11 @@ struct Piecework {
   }
   // The keys' anchors as halves in the order of rotation.
   AKV_DEVICE uint4* rows() const { return shared_at<uint4>(shared, args->rows_offset); }
+  // Between chunks the running state lies in shared memory, each warp's own; lanes of a head write
+  // and read the same.
+  AKV_DEVICE Running& running() const {
+    return shared_at<Running>(shared, L::kRunning)[warp * Heads + lane % Heads];
+  }
   AKV_DEVICE PairOrder order() const {
     return {args->rope.half, args->rope.pairs == RopePairs::kInterleaved};
   }

@@ -1,6 +1,6 @@
 // Value side: residuals of a chunk summed in the rotated domain, and at a piece's end the product
-// of the histogram with the anchors. A warp owns 16 coordinates (of D > 128 two times 16) of all
-// heads, so that nothing is summed across warps; with D = 64 two warps share them.
+// of the histogram with the anchors. A warp owns 16 or 32 coordinates of all heads; where that
+// makes more warps than needed, two share them and their sums are joined at the end.
 #pragma once
 
 #include "kernels/cuda/decode_attention/codes.h"
@@ -11,13 +11,13 @@ namespace akv::kernels::cuda::decode {
 
 template <int D>
 struct Tiles {
-  static constexpr int kCount = D / 16;
-  static constexpr int kShares = kCount < kWarps ? kWarps / kCount : 1;  // warps of a tile
-  static constexpr int kEach = (kCount + kWarps - 1) / kWarps;           // tiles of a warp
+  static constexpr int kEach = D >= 128 ? 2 : 1;     // neighbouring tiles of a warp
+  static constexpr int kColumns = D / 16 / kEach;    // warps that cover all tiles
+  static constexpr int kShares = kWarps / kColumns;  // warps of a tile
 
-  AKV_DEVICE static int first(int warp) { return warp % kCount; }
-  AKV_DEVICE static int share(int warp) { return warp / kCount; }  // kShares and up: idle
-  AKV_DEVICE static bool idle(int warp) { return warp / kCount >= kShares && kCount < kWarps; }
+  AKV_DEVICE static int first(int warp) { return warp % kColumns * kEach; }
+  AKV_DEVICE static int share(int warp) { return warp / kColumns; }
+  AKV_DEVICE static bool idle(int warp) { return share(warp) >= kShares; }
 };
 
 // Rows 2t, 2t + 1, 2t + 8, 2t + 9 of a group of 16 value residuals, by their first words; rows that
@@ -84,7 +84,7 @@ AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
                          static_cast<int>(four ? side.n4 : side.n2), four ? D / 8 : D / 16, w.t);
 #pragma unroll
     for (int e = 0; e < Tiles<D>::kEach; ++e) {
-      const int tile = Tiles<D>::first(w.warp) + e * kWarps;
+      const int tile = Tiles<D>::first(w.warp) + e;
       uint32_t a[4];
       if (four) {
         value_levels4(rows, tile, w.g, levels, a);
@@ -159,7 +159,7 @@ AKV_DEVICE void histogram_times_anchors(const Piecework<D, Heads>& w,
   for (; at + 16 <= anchors; at += kStep) {
     const uint32_t* row = words + (at + 2 * w.t) * kRow;
 #pragma unroll
-    for (int e = 0; e < Tiles<D>::kEach; ++e, row += kWarps * 8) {
+    for (int e = 0; e < Tiles<D>::kEach; ++e, row += 8) {
       const uint32_t x[4] = {__ldg(row), __ldg(row + kRow), __ldg(row + 8 * kRow),
                              __ldg(row + 9 * kRow)};
       multiply_bins(bins + at, x, o[e]);
@@ -172,7 +172,7 @@ AKV_DEVICE void histogram_times_anchors(const Piecework<D, Heads>& w,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int anchor = at + 2 * w.t + i % 2 + i / 2 * 8;
-      x[i] = __ldg(words + (anchor < anchors ? anchor : anchors - 1) * kRow + e * kWarps * 8);
+      x[i] = __ldg(words + (anchor < anchors ? anchor : anchors - 1) * kRow + e * 8);
     }
     multiply_bins(bins + at, x, o[e]);
   }
@@ -183,17 +183,23 @@ template <int D, int Heads>
 AKV_DEVICE void join_shares(const Piecework<D, Heads>& w, float (&z)[Tiles<D>::kEach][4]) {
   using L = Layout<D, Heads>;
   if constexpr (Tiles<D>::kShares > 1) {
-    static_assert(Tiles<D>::kShares == 2 && Tiles<D>::kEach == 1);
+    static_assert(Tiles<D>::kShares == 2);
     auto* other = w.template at<float4>(L::kDots) + Tiles<D>::first(w.warp) * 32 + w.lane;
     __syncthreads();
-    if (Tiles<D>::share(w.warp) == 1) *other = make_float4(z[0][0], z[0][1], z[0][2], z[0][3]);
+#pragma unroll
+    for (int e = 0; e < Tiles<D>::kEach; ++e) {
+      if (Tiles<D>::share(w.warp) != 1) continue;
+      other[e * 32] = make_float4(z[e][0], z[e][1], z[e][2], z[e][3]);
+    }
     __syncthreads();
-    if (Tiles<D>::share(w.warp) == 0) {
-      const float4 x = *other;
-      z[0][0] += x.x;
-      z[0][1] += x.y;
-      z[0][2] += x.z;
-      z[0][3] += x.w;
+#pragma unroll
+    for (int e = 0; e < Tiles<D>::kEach; ++e) {
+      if (Tiles<D>::share(w.warp) != 0) continue;
+      const float4 x = other[e * 32];
+      z[e][0] += x.x;
+      z[e][1] += x.y;
+      z[e][2] += x.z;
+      z[e][3] += x.w;
     }
   }
 }
@@ -203,10 +209,10 @@ AKV_DEVICE void join_shares(const Piecework<D, Heads>& w, float (&z)[Tiles<D>::k
 template <int D, int Heads>
 AKV_DEVICE void write_tiles(const Piecework<D, Heads>& w, const float (&z)[Tiles<D>::kEach][4],
                             int row_step, int second, float* out) {
-  if (Tiles<D>::share(w.warp) != 0 && Tiles<D>::kCount < kWarps) return;
+  if (Tiles<D>::share(w.warp) != 0) return;
 #pragma unroll
   for (int e = 0; e < Tiles<D>::kEach; ++e) {
-    const int d = (Tiles<D>::first(w.warp) + e * kWarps) * 16 + row_step * w.g;
+    const int d = (Tiles<D>::first(w.warp) + e) * 16 + row_step * w.g;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int head = 2 * w.t + i % 2;
