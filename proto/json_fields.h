@@ -25,10 +25,13 @@ class FieldWriter {
   template <class M>
   using RefTo = const M&;
 
-  void text(const char* key, const std::string& value, size_t /*max_bytes*/) { json_[key] = value; }
+  // A reason or a name that is longer than its reader takes is cut: the message must arrive.
+  void text(const char* key, const std::string& value, size_t max_bytes) {
+    json_[key] = fitted_text(value, max_bytes);
+  }
   // Left out where empty, so that peers without the field read the rest.
-  void optional_text(const char* key, const std::string& value, size_t /*max_bytes*/) {
-    if (!value.empty()) json_[key] = value;
+  void optional_text(const char* key, const std::string& value, size_t max_bytes) {
+    if (!value.empty()) json_[key] = fitted_text(value, max_bytes);
   }
   template <std::integral T>
   void integer(const char* key, T value, T /*min*/, T /*max*/) {

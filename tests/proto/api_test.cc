@@ -251,6 +251,22 @@ INSTANTIATE_TEST_SUITE_P(
                     Bad{completion(R"("suffix":"x")"), "suffix", "not supported", 501},
                     Bad{completion(R"("best_of":3)"), "best_of", "", 501}));
 
+// However many values a body of 32 MiB has, it is refused before they are many times its size.
+TEST(ApiRequest, BodiesOfManyValuesAreBounded) {
+  std::string messages = R"({"messages":[)";
+  for (int i = 0; i < 100'000; ++i) messages += R"({"role":"user","content":""},)";
+  EXPECT_THAT(parse_chat_request(messages + "{}]}", {}).error.message,
+              HasSubstr("more than 131072 keys"));
+  std::string keys = R"({"x":{"a":0)";
+  for (int i = 0; i < 131'072; ++i) keys += ",\"" + std::to_string(i) + "\":0";
+  EXPECT_THAT(parse_chat_request(keys + "}}", {}).error.message,
+              HasSubstr("more than 131072 keys"));
+  std::string values = R"({"x":[0)";
+  for (int i = 0; i < 1 << 21; ++i) values += ",0";
+  EXPECT_THAT(parse_chat_request(values + "]}", {}).error.message,
+              HasSubstr("more than 2097152 values"));
+}
+
 TEST(ApiRequest, Tokenize) {
   auto parsed = parse_tokenize_request(R"({"content":"x","add_special":false})", kLimits);
   ASSERT_TRUE(parsed);

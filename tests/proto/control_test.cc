@@ -48,6 +48,23 @@ TEST(Control, PrefillComesBackWhole) {
   EXPECT_EQ(again(bare).value->landing, std::nullopt);
 }
 
+// An error text of any length and of any bytes reaches its reader.
+TEST(Control, LongTextsAreCutAndArrive) {
+  for (const std::string& piece : {std::string("a"), std::string("\u20ac"), std::string("\xff")}) {
+    Failed m;
+    m.ref = {"4c1f", 3};
+    m.code = 1;
+    for (const size_t bytes : {1365, 1366, 4096, 5000}) {
+      m.message = "x";
+      while (m.message.size() < bytes) m.message += piece;
+      const auto decoded = again(m);
+      ASSERT_TRUE(decoded) << decoded.error;
+      EXPECT_GT(decoded.value->message.size(), std::min<size_t>(bytes, 4096) - 3);
+      EXPECT_LE(decoded.value->message.size(), 4096u);
+    }
+  }
+}
+
 TEST(Control, TokenIdsAreLittleEndianInt32) {
   Start m;
   m.tokens = {0x01020304};
