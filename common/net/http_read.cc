@@ -94,6 +94,12 @@ HttpConnection::Task<std::optional<HttpConnection::Incoming>> HttpConnection::re
   arm(options.header_timeout_ms);
   auto [ec, size] = co_await http::async_read_header(socket_, buffer_, parser, kNoThrow);
   disarm();
+  // The parser takes a body of another coding for none: its bytes would be the next request.
+  const auto coding = parser.get().find(http::field::transfer_encoding);
+  if (!ec && coding != parser.get().end() && !boost::beast::iequals(coding->value(), "chunked")) {
+    co_await respond_error(501, "of transfer codings only chunked is taken");
+    co_return std::nullopt;
+  }
   if (!ec && !parser.is_done()) {
     const BodyLease lease(*core_, parser.content_length().value_or(options.max_body_bytes));
     if (!lease.granted()) {

@@ -188,6 +188,19 @@ TEST_F(HttpTest, BytesThatAreNotHttpGet400) {
   EXPECT_THAT(smuggler.until_closed(), StartsWith("HTTP/1.1 400 "));
 }
 
+// A body in a coding that is taken for none would be read as the next request.
+TEST_F(HttpTest, OtherTransferCodingsAreRefused) {
+  start();
+  for (const std::string coding : {"xchunked", "gzip", "gzip, chunked", "identity"}) {
+    RawClient c = client();
+    c.send("POST /echo HTTP/1.1\r\nTransfer-Encoding: " + coding +
+           "\r\n\r\nGET /echo?smuggled HTTP/1.1\r\n\r\n");
+    const std::string answer = c.until_closed();
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 501 ")) << coding;
+    EXPECT_THAT(answer, testing::Not(HasSubstr("smuggled"))) << coding;
+  }
+}
+
 TEST_F(HttpTest, SlowSendersAreCutOff) {
   HttpServerOptions options;
   options.header_timeout_ms = 200;
