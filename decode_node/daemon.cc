@@ -199,6 +199,7 @@ Status Daemon::start_front() {
 Status Daemon::start_http() {
   api::ApiOptions api;
   api.http.bind = config_.http;
+  api.http.threads = 2;  // a long prompt being tokenised does not hold up health checks and streams
   api.request_timeout_ms = static_cast<int>(config_.request_timeout_ms);
   api.api_key_file = config_.api_key_file;
   api.version = project_version();

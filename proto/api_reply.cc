@@ -110,6 +110,16 @@ Ordered kv_object(const KvReport& kv) {
           {"prefill_node", kv.prefill_node}};
 }
 
+Ordered card(const ModelCard& model) {
+  return {{"id", model.id},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "anchorkv"},
+          {"root", model.id},
+          {"parent", nullptr},
+          {"max_model_len", model.context_length}};
+}
+
 Ordered head_object(const ReplyHead& head, const char* object) {
   Ordered reply = {
       {"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
@@ -222,16 +232,11 @@ std::string completion_usage_chunk(const ReplyHead& head, const Usage& usage,
 
 std::string models_reply(std::span<const ModelCard> models) {
   Ordered data = Ordered::array();
-  for (const ModelCard& model : models)
-    data.push_back({{"id", model.id},
-                    {"object", "model"},
-                    {"created", model.created},
-                    {"owned_by", "anchorkv"},
-                    {"root", model.id},
-                    {"parent", nullptr},
-                    {"max_model_len", model.context_length}});
+  for (const ModelCard& model : models) data.push_back(card(model));
   return dump({{"object", "list"}, {"data", std::move(data)}});
 }
+
+std::string model_reply(const ModelCard& model) { return dump(card(model)); }
 
 std::string tokenize_reply(std::span<const int32_t> tokens,
                            const std::optional<std::vector<std::string>>& pieces,

@@ -53,6 +53,7 @@ struct ModelCard {
   int64_t context_length = 0;
 };
 std::string models_reply(std::span<const ModelCard> models);
+std::string model_reply(const ModelCard& model);
 std::string tokenize_reply(std::span<const int32_t> tokens,
                            const std::optional<std::vector<std::string>>& pieces,
                            int64_t context_length);

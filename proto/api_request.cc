@@ -285,7 +285,7 @@ void read_tokenize(ApiFields& fields, const ApiLimits& limits, TokenizeRequest& 
   const char* key = fields.find("content") != nullptr ? "content" : "prompt";
   if (!request.has_messages && fields.find(key) == nullptr)
     fields.fail("prompt", "is missing (or 'content', or 'messages')", "missing_field");
-  if (!request.has_messages) fields.text(key, request.content, size_t{1} << 30);
+  if (!request.has_messages) fields.text(key, request.content, limits.max_tokenize_bytes);
   // vLLM's name and llama-server's.
   fields.boolean("add_special_tokens", request.add_special);
   fields.boolean("add_special", request.add_special);

@@ -23,6 +23,7 @@ struct ApiLimits {
   int max_top_logprobs = 20;
   size_t max_logit_bias = 1024;
   size_t max_prompt_ids = 1 << 20;
+  size_t max_tokenize_bytes = 4 << 20;  // of a text for /tokenize
 };
 
 struct ChatMessage {

@@ -155,7 +155,9 @@ struct Tokenizer::Impl {
   std::vector<int32_t> ends;
   int32_t bos = -1, eos = -1, eot = -1;
   bool add_bos = false, add_eos = false;
+  std::array<bool, 256> covered{};  // bytes that have a piece
   bool covers_all_bytes = false;
+  size_t longest_piece = 1;  // bytes
   Sha256Digest hash{};
 
   Status fill_pieces(const VocabData& vocab, const ByteAlphabet& alphabet);
@@ -179,6 +181,7 @@ Status Tokenizer::Impl::fill_pieces(const VocabData& vocab, const ByteAlphabet& 
     types.push_back(type);
     pieces.push_back(is_special || type == TokenType::kUnknown ? vocab.pieces[i]
                                                                : alphabet.decode(vocab.pieces[i]));
+    longest_piece = std::max(longest_piece, pieces[i].size());
     if (is_special && !pieces[i].empty()) {
       specials.insert(pieces[i], static_cast<int32_t>(i), type == TokenType::kControl);
     }
@@ -240,6 +243,8 @@ Result<Tokenizer> Tokenizer::create(const VocabData& vocab) {
     byte_ids[b] = at == ids.end() ? -1 : at->second;
   }
   auto impl = std::make_unique<Impl>(std::move(pretokenizer), Bpe(byte_ids, std::move(merges)));
+  std::transform(byte_ids.begin(), byte_ids.end(), impl->covered.begin(),
+                 [](int32_t id) { return id >= 0; });
   impl->covers_all_bytes = *std::min_element(byte_ids.begin(), byte_ids.end()) >= 0;
   AKV_RETURN_IF_ERROR(impl->fill_pieces(vocab, alphabet));
   impl->fill_special_ids(vocab);
@@ -295,6 +300,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special,
   }
   if (add_special && impl_->add_eos) out.push_back(impl_->eos);
   return out;
+}
+
+int64_t Tokenizer::fewest_tokens(std::string_view text) const {
+  const auto bytes = static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [&](char c) { return impl_->covered[static_cast<uint8_t>(c)]; }));
+  const size_t longest = impl_->longest_piece;
+  return static_cast<int64_t>((bytes + longest - 1) / longest);
 }
 
 std::string_view Tokenizer::piece(int32_t token) const {

@@ -45,6 +45,10 @@ class Tokenizer {
   // The pieces of `tokens` in a row. skip_special leaves control tokens out.
   std::string decode(std::span<const int32_t> tokens, bool skip_special) const;
 
+  // A number of tokens that the text has at least: tells what is far too long in a hundredth of the
+  // time of encode().
+  int64_t fewest_tokens(std::string_view text) const;
+
   int32_t vocab_size() const;
   bool is_control(int32_t token) const;
   // True for tokens that end a generation: EOS, end of turn, end of message and the usual names of

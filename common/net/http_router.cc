@@ -67,16 +67,27 @@ void HttpRouter::add(const std::string& method, const std::string& path, HttpHan
   routes_[path][method] = std::move(handler);
 }
 
+const HttpRouter::Methods* HttpRouter::find(const std::string& path) const {
+  auto route = routes_.find(path);
+  for (size_t end = path.size(); route == routes_.end() && end > 0;) {
+    const size_t slash = path.rfind('/', end - 1);
+    if (slash == path.npos) break;
+    route = routes_.find(path.substr(0, slash + 1));
+    end = slash;
+  }
+  return route == routes_.end() ? nullptr : &route->second;
+}
+
 void HttpRouter::handle(HttpRequest&& request, std::shared_ptr<HttpExchange> exchange) const {
-  const auto path = routes_.find(request.path);
-  if (path == routes_.end()) {
+  const Methods* route = find(request.path);
+  if (route == nullptr) {
     exchange->respond({404,
                        {},
                        "application/json",
                        error_body_(404, "no such path: " + request.path.substr(0, 200))});
     return;
   }
-  const auto& methods = path->second;
+  const Methods& methods = *route;
   auto handler = methods.find(request.method);
   if (handler == methods.end() && request.method == "HEAD") handler = methods.find("GET");
   if (handler != methods.end()) return handler->second(std::move(request), std::move(exchange));

@@ -22,6 +22,20 @@ using net::HttpExchange;
 using net::HttpRequest;
 using ExchangePtr = std::shared_ptr<HttpExchange>;
 
+// A '%' that no two hexadecimal digits follow stays.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool coded = text[i] == '%' && i + 2 < text.size() &&
+                       std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    out += coded ? static_cast<char>(byte) : text[i];
+    if (coded) i += 2;
+  }
+  return out;
+}
+
 class Server final : public ApiServer {
  public:
   Server(ApiOptions options, GenerationService& service, ApiObserver* observer)
@@ -57,6 +71,7 @@ class Server final : public ApiServer {
                 [this, handler, access, observer](HttpRequest&& request, ExchangePtr exchange) {
                   auto call = std::make_unique<Call>(request, std::move(exchange), observer);
                   if (access == Access::kKey && !keys_.allows(request)) return refuse_key(*call);
+                  if (is_encoded(request)) return refuse_encoding(*call);
                   (this->*handler)(request, std::move(call));
                 });
   }
@@ -69,6 +84,7 @@ class Server final : public ApiServer {
     add("POST", "/detokenize", &Server::detokenize, Access::kKey);
     add("GET", "/v1/models", &Server::models, Access::kOpen);
     add("GET", "/models", &Server::models, Access::kOpen);
+    add("GET", "/v1/models/", &Server::one_model, Access::kOpen);
     add("GET", "/version", &Server::version, Access::kOpen);
     net::add_admin_routes(router_, {[this] {
                                       const Readiness readiness = service_.readiness();
@@ -91,15 +107,36 @@ class Server final : public ApiServer {
            {{"WWW-Authenticate", "Bearer"}});
   }
 
+  static bool is_encoded(const HttpRequest& request) {
+    const std::string* coding = request.header("content-encoding");
+    return coding != nullptr && *coding != "identity";
+  }
+
+  static void refuse_encoding(Call& call) {
+    reject(call, {415, "bodies with a Content-Encoding are not taken", "invalid_request_error",
+                  "unsupported_encoding", ""});
+  }
+
   static void answer(Call& call, std::string json) {
     call.respond(std::move(json));
     call.report("ok", 200);
   }
 
-  void models(const HttpRequest&, CallPtr call) {
+  proto::ModelCard card() const {
     const ModelInfo& model = service_.model();
-    const proto::ModelCard card{model.name, model.created, model.context_length};
-    answer(*call, proto::models_reply({&card, 1}));
+    return {model.name, model.created, model.context_length};
+  }
+
+  void models(const HttpRequest&, CallPtr call) {
+    const proto::ModelCard only = card();
+    answer(*call, proto::models_reply({&only, 1}));
+  }
+
+  void one_model(const HttpRequest& request, CallPtr call) {
+    const std::string name = percent_decoded(request.path.substr(request.path.find("models/") + 7));
+    if (name != service_.model().name)
+      return reject(*call, unknown_model(service_.model(), name.substr(0, 256)));
+    answer(*call, proto::model_reply(card()));
   }
 
   void version(const HttpRequest&, CallPtr call) {
@@ -175,14 +212,19 @@ class Server final : public ApiServer {
              {});
   }
 
-  TimePoint deadline_of(const HttpRequest& request) const {
+  // Null for a header that is no whole number of at least 1; longer times than ours are cut.
+  std::optional<TimePoint> deadline_of(const HttpRequest& request) const {
     int64_t timeout_ms = options_.request_timeout_ms;
     if (const std::string* header = request.header("x-request-timeout-ms")) {
-      int64_t asked = 0;
+      uint64_t asked = 0;
       const auto [end, ec] =
           std::from_chars(header->data(), header->data() + header->size(), asked);
-      if (ec == std::errc() && end == header->data() + header->size() && asked > 0)
-        timeout_ms = std::min(timeout_ms, asked);
+      const bool whole =
+          end == header->data() + header->size() && ec != std::errc::invalid_argument;
+      if (!whole || (ec == std::errc() && asked == 0)) return std::nullopt;
+      // Beyond 64 bits is beyond any time-out.
+      if (ec == std::errc() && asked < static_cast<uint64_t>(timeout_ms))
+        timeout_ms = static_cast<int64_t>(asked);
     }
     return after_ms(timeout_ms);
   }
@@ -192,7 +234,10 @@ class Server final : public ApiServer {
                 std::vector<PromptIds> prompts, std::vector<std::string> echoes,
                 GenerationSetup setup) {
     const uint64_t seed = common.has_seed ? common.sampling.seed : Id128::random().lo;
-    const TimePoint deadline = deadline_of(request);
+    const std::optional<TimePoint> deadline = deadline_of(request);
+    if (!deadline)
+      return reject(*call, {400, "the header x-request-timeout-ms takes a whole number from 1 on",
+                            "invalid_request_error", "invalid_value", "x-request-timeout-ms"});
     for (size_t p = 0; p < prompts.size(); ++p) {
       const auto budget = output_budget(service_.model(), static_cast<int64_t>(prompts[p].size()),
                                         common.max_tokens);
@@ -207,7 +252,7 @@ class Server final : public ApiServer {
         choice.request.sampling.seed = seed + static_cast<uint64_t>(i);
         choice.request.max_tokens = *budget.value;
         choice.request.kv = common.kv;
-        choice.request.deadline = deadline;
+        choice.request.deadline = *deadline;
         choice.text = text_options(common);
         if (p < echoes.size()) choice.echo = echoes[p];
         setup.choices.push_back(std::move(choice));

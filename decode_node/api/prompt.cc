@@ -36,6 +36,23 @@ proto::ApiError outside_vocabulary(const ModelInfo& model, int32_t id, const cha
                  param, "invalid_value");
 }
 
+// Rendering and tokenising take time in proportion to the text: none is spent on what cannot fit.
+std::optional<proto::ApiError> far_too_long(const ModelInfo& model, int64_t fewest,
+                                            const char* param) {
+  if (fewest <= model.context_length) return std::nullopt;
+  return api_error(make_error(Code::kContextLength,
+                              "the context is " + std::to_string(model.context_length) +
+                                  " tokens, but the prompt has at least " + std::to_string(fewest),
+                              param));
+}
+
+int64_t fewest_tokens(const ModelInfo& model, const std::vector<proto::ChatMessage>& messages) {
+  int64_t fewest = 0;
+  for (const proto::ChatMessage& message : messages)
+    fewest += model.tokenizer->fewest_tokens(message.content);
+  return fewest;
+}
+
 Result<model::jinja::Value> template_extra(const std::string& kwargs) {
   if (kwargs.empty()) return model::jinja::Value();
   return model::jinja::value_from_json(kwargs);
@@ -67,6 +84,8 @@ proto::Parsed<PromptIds> chat_prompt(const ModelInfo& model,
   if (model.chat_template == nullptr)
     return failed<PromptIds>(invalid("the model has no chat template; use /v1/completions",
                                      "messages", "no_chat_template"));
+  if (auto error = far_too_long(model, fewest_tokens(model, messages), "messages"))
+    return failed<PromptIds>(std::move(*error));
   auto extra = template_extra(chat_template_kwargs);
   if (!extra.ok())
     return failed<PromptIds>(
@@ -89,6 +108,8 @@ proto::Parsed<PromptIds> chat_prompt(const ModelInfo& model,
 proto::Parsed<PromptIds> completion_prompt(const ModelInfo& model, const proto::Prompt& prompt) {
   PromptIds ids;
   if (const auto* text = std::get_if<std::string>(&prompt)) {
+    if (auto error = far_too_long(model, model.tokenizer->fewest_tokens(*text), "prompt"))
+      return failed<PromptIds>(std::move(*error));
     ids = model.tokenizer->encode(*text, true, true);
   } else {
     ids = std::get<PromptIds>(prompt);
@@ -118,10 +139,14 @@ proto::Parsed<int32_t> output_budget(const ModelInfo& model, int64_t prompt_toke
   return failed<int32_t>(api_error(error));
 }
 
+proto::ApiError unknown_model(const ModelInfo& model, const std::string& asked) {
+  return {404, "the model '" + asked + "' is not served here, '" + model.name + "' is",
+          "not_found_error", "model_not_found", "model"};
+}
+
 proto::ApiError check_common(const ModelInfo& model, const proto::CommonFields& common) {
   if (!common.model.empty() && common.model != model.name)
-    return {404, "the model '" + common.model + "' is not served here, '" + model.name + "' is",
-            "not_found_error", "model_not_found", "model"};
+    return unknown_model(model, common.model);
   const proto::Sampling& sampling = common.sampling;
   if (const int32_t id = foreign_id(model, sampling.stop_token_ids); id >= 0)
     return outside_vocabulary(model, id, "stop_token_ids");

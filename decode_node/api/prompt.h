@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ proto::Parsed<PromptIds> tokenize(const ModelInfo& model, const proto::TokenizeR
 // max_tokens for a prompt of this length: what was asked, or all that the context leaves.
 proto::Parsed<int32_t> output_budget(const ModelInfo& model, int64_t prompt_tokens,
                                      std::optional<int32_t> max_tokens);
+proto::ApiError unknown_model(const ModelInfo& model, const std::string& asked);
 // Model name and token ids of the common fields. status 0: all is well.
 proto::ApiError check_common(const ModelInfo& model, const proto::CommonFields& common);
 

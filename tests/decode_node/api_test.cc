@@ -443,6 +443,14 @@ TEST_F(ApiTest, TheModelsLimitsAreChecked) {
             "400 context_length_exceeded max_tokens");
   EXPECT_EQ(error(kCompletions, R"({"prompt":")" + std::string(3000, '#') + R"("})"),
             "400 context_length_exceeded prompt");
+  // Not tokenised, rendered or looked through: that would hold up everybody else.
+  const std::string far_too_long(1 << 20, '#');
+  EXPECT_EQ(error(kCompletions, R"({"prompt":")" + far_too_long + R"("})"),
+            "400 context_length_exceeded prompt");
+  EXPECT_EQ(error(kChat, R"({"messages":[{"role":"user","content":")" + far_too_long + R"("}]})"),
+            "400 context_length_exceeded messages");
+  EXPECT_EQ(error("/tokenize", R"({"content":")" + std::string((4 << 20) + 1, '#') + R"("})"),
+            "400 invalid_value content");
   EXPECT_EQ(error(kCompletions, R"({"prompt":[999999]})"), "400 invalid_value prompt");
   EXPECT_EQ(error(kCompletions, R"({"prompt":""})"), "400 empty_prompt prompt");
   EXPECT_EQ(error(kCompletions, completion_body(R"("stop_token_ids":[999999])")),
@@ -472,6 +480,37 @@ TEST_F(ApiTest, IdsAndDeadlines) {
   EXPECT_LT(ms_between(SteadyClock::now(), service_.request(2).deadline), 60001);
   EXPECT_GT(ms_between(SteadyClock::now(), service_.request(2).deadline), 50000);
   EXPECT_NE(service_.request(1).sampling.seed, service_.request(2).sampling.seed);
+}
+
+TEST_F(ApiTest, ATimeOutThatIsNoneIsSaid) {
+  for (const std::string value : {"0", "-1", "abc", "1.5", "5s", ""}) {
+    EXPECT_THAT(post(kChat, chat_body(), "x-request-timeout-ms: " + value + "\r\n"),
+                AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("x-request-timeout-ms")))
+        << value;
+  }
+  RawClient c = client();
+  c.post(kChat, chat_body(), "x-request-timeout-ms: 99999999999999999999999\r\n");
+  EXPECT_GT(ms_between(SteadyClock::now(), service_.request(1).deadline), 500000);
+}
+
+TEST_F(ApiTest, EncodedBodiesAreRefused) {
+  EXPECT_THAT(post(kChat, "\x1f\x8b", "Content-Encoding: gzip\r\n"),
+              AllOf(StartsWith("HTTP/1.1 415 "), HasSubstr("unsupported_encoding")));
+  EXPECT_THAT(post("/tokenize", R"({"content":"a"})", "Content-Encoding: identity\r\n"),
+              StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(ApiTest, OneModelByItsName) {
+  const std::string card = R"({"id":"tiny","object":"model","created":1700000000,)"
+                           R"("owned_by":"anchorkv","root":"tiny","parent":null,)"
+                           R"("max_model_len":200})";
+  EXPECT_EQ(body_of(get("/v1/models/tiny")), card);
+  EXPECT_EQ(body_of(get("/v1/models/%74in%79")), card);
+  for (const std::string other : {"gpt-4", "tiny/", "org/tiny", "%", "%7"})
+    EXPECT_THAT(get("/v1/models/" + other),
+                AllOf(StartsWith("HTTP/1.1 404 "), HasSubstr("model_not_found")))
+        << other;
+  EXPECT_THAT(post("/v1/models/tiny", "{}"), StartsWith("HTTP/1.1 405 "));
 }
 
 TEST_F(ApiTest, Keys) {

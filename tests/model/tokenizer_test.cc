@@ -47,7 +47,19 @@ TEST_P(TokenizerFamily, AnyBytesComeBack) {
     for (char& b : bytes) b = static_cast<char>(rng() % 3 == 0 ? rng() : 0x80 + rng() % 0x80);
     const auto ids = tokenizer_.encode(bytes, false, round % 2 == 0);
     EXPECT_EQ(tokenizer_.decode(ids, false), bytes);
+    EXPECT_LE(tokenizer_.fewest_tokens(bytes), static_cast<int64_t>(ids.size()));
   }
+}
+
+TEST_P(TokenizerFamily, TheFewestTokensAreNeverMoreThanThereAre) {
+  for (const auto& c : golden_["cases"]) {
+    const std::string text = c["text"];
+    const auto count = static_cast<int64_t>(tokenizer_.encode(text, false, true).size());
+    EXPECT_LE(tokenizer_.fewest_tokens(text), count) << c["text"];
+  }
+  EXPECT_EQ(tokenizer_.fewest_tokens(""), 0);
+  EXPECT_EQ(tokenizer_.fewest_tokens("a"), 1);
+  EXPECT_GT(tokenizer_.fewest_tokens(std::string(1 << 20, 'a')), 1000);
 }
 
 // Around broken bytes the text is cut as around a symbol; the broken byte is one piece of its own.
