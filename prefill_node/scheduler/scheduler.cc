@@ -1,5 +1,7 @@
 #include "prefill_node/scheduler/scheduler.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -33,6 +35,7 @@ Scheduler::Scheduler(std::shared_ptr<const model::Model> model, std::vector<int3
       emit_(std::move(emit)),
       engine_(std::move(engine)) {
   thread_ = std::thread([this] { loop(); });
+  pthread_setname_np(thread_.native_handle(), "prefill-engine");
 }
 
 Scheduler::~Scheduler() { stop(); }
@@ -139,18 +142,22 @@ void Scheduler::drop_ended() {
       }
     }
   }
-  for (const JobPtr& job : cancelled) {
-    probe_.finished("cancelled");
-    remove(job);
-    log_.request(job->spec.request_id)
-        .info("prefill cancelled", {{"attempt", job->spec.ref.attempt},
-                                    {"tokens", job->tokens()},
-                                    {"layers_done", job->prompt ? job->prompt->next_layer() : 0}});
-  }
+  for (const JobPtr& job : cancelled) drop_cancelled(job);
   for (const JobPtr& job : expired) {
     fail(job, make_error(Code::kDeadlineExceeded, "the request's deadline passed in prefill"),
          job->prompt ? "prefill" : "queued");
   }
+}
+
+// Whoever cancelled it released its state, but may have done so before the state was there.
+void Scheduler::drop_cancelled(const JobPtr& job) {
+  probe_.finished("cancelled");
+  log_.request(job->spec.request_id)
+      .info("prefill cancelled", {{"attempt", job->spec.ref.attempt},
+                                  {"tokens", job->tokens()},
+                                  {"layers_done", job->prompt ? job->prompt->next_layer() : 0}});
+  remove(job);
+  if (job->state) outbox_.release(job->key, job->state.get());
 }
 
 void Scheduler::admit() {
@@ -174,6 +181,10 @@ void Scheduler::admit() {
 
 // Gives a queued job its memory; false when it has to wait for outbox room.
 bool Scheduler::start(const JobPtr& job) {
+  if (job->cancelled) {
+    drop_cancelled(job);
+    return true;
+  }
   if (job->wants_state()) {
     auto state =
         outbox_.create(job->key, job->plan, model::state_identity(*model_, job->spec.token_ids));
@@ -185,6 +196,12 @@ bool Scheduler::start(const JobPtr& job) {
       return true;
     }
     job->state = std::move(*state);
+  }
+  // Asked again: a CANCEL marks the job before it releases the state, so that either it sees the
+  // state or we see the mark, and a newer attempt finds its key free.
+  if (job->cancelled) {
+    drop_cancelled(job);
+    return true;
   }
   const bool observed = job->state && job->plan.codec == kv::Codec::kAnchorKv;
   auto prompt = engine_->begin(job->spec.token_ids, observed ? job->plan.options.window : 0);

@@ -61,6 +61,7 @@ class Scheduler {
   using JobPtr = std::shared_ptr<Job>;
   void loop();
   void drop_ended();
+  void drop_cancelled(const JobPtr& job);
   void admit();
   bool start(const JobPtr& job);
   JobPtr pick() const;

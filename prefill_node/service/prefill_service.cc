@@ -1,5 +1,7 @@
 #include "prefill_node/service/prefill_service.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "common/model/wire.h"
@@ -24,6 +26,7 @@ PrefillService::PrefillService(std::shared_ptr<const model::Model> model,
     : model_(model),
       log_(log),
       emit_(emit),
+      transfer_timeout_ms_(options.scheduler.transfer_timeout_ms),
       outbox_(options.outbox_bytes),
       shipper_(sender, probe, log, emit),
       scheduler_(model, tokenizer.end_tokens(), std::move(engine), options.scheduler, outbox_,
@@ -98,11 +101,14 @@ void PrefillService::on_resend(uint64_t owner, const proto::Resend& resend) {
                 make_error(Code::kNotFound, "the outbox does not hold this state"), "resend");
   }
   state->end_shipments();
+  // While layers are still computed the scheduler times the transfer from its last layer on.
+  const int64_t timeout_ms =
+      state->complete() ? std::min(resend.deadline_ms, transfer_timeout_ms_) : resend.deadline_ms;
   shipper_.ship(state, ShipOrder{.owner = owner,
                                  .ref = resend.ref,
                                  .request_id = resend.ref.id,
                                  .landing = resend.landing,
-                                 .deadline = after_ms(resend.deadline_ms),
+                                 .deadline = after_ms(timeout_ms),
                                  .phase = "resend"});
 }
 

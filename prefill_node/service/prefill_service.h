@@ -65,6 +65,7 @@ class PrefillService {
   const std::shared_ptr<const model::Model> model_;
   const Logger log_;
   const EmitFn emit_;
+  const int64_t transfer_timeout_ms_;
   Outbox outbox_;
   Shipper shipper_;
   Scheduler scheduler_;
