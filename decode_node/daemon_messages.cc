@@ -105,7 +105,7 @@ void Daemon::emit(uint64_t owner, EngineEvent&& event) {
   }
   auto message = to_message(std::visit([](const auto& m) { return proto::encode(m); }, event));
   parts_.control->post([this, owner, message = std::move(message)] {
-    (void)parts_.control->send(owner, message).ok();
+    (void)parts_.control->send_or_lose_peer(owner, message).ok();
   });
 }
 

@@ -211,7 +211,7 @@ void Daemon::on_peer(const net::PeerEvent& event) {
 void Daemon::emit(uint64_t owner, Event&& event) {
   auto frames = std::visit([](const auto& m) { return proto::encode(m); }, event);
   parts_.control->post([this, owner, message = to_message(std::move(frames))] {
-    (void)parts_.control->send(owner, message).ok();
+    (void)parts_.control->send_or_lose_peer(owner, message).ok();
   });
 }
 

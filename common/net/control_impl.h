@@ -32,6 +32,7 @@ class ControlLoop::Impl {
   bool on_thread() const { return std::this_thread::get_id() == thread_id_; }
 
   Status send(PeerId peer, const ControlMessage& message);
+  Status send_or_lose_peer(PeerId peer, const ControlMessage& message);
   void hang_up(PeerId peer);
   void set_curve_peers(std::vector<CurvePeer> peers);
 

@@ -206,7 +206,10 @@ void ControlLoop::Impl::drop_broken() {
   for (const PeerId id : broken) {
     Peer& peer = peers_.at(id);
     peer.broken = false;
-    if (peer.up) go_down(peer, "connection lost");
+    if (!peer.up) continue;
+    // Under a fresh identity, so that the other side ends what it held for the old one.
+    if (peer.dial) reopen_later(peer, options_.reconnect_min_ms);
+    go_down(peer, "connection lost");
   }
 }
 
@@ -228,6 +231,13 @@ Status ControlLoop::Impl::send(PeerId id, const ControlMessage& message) {
   if (error == EAGAIN) return make_error(Code::kResourceExhausted, "the peer's send queue is full");
   peer.broken = any_broken_ = true;
   return make_error(Code::kUnavailable, "the peer is gone: " + errno_text(error));
+}
+
+Status ControlLoop::Impl::send_or_lose_peer(PeerId id, const ControlMessage& message) {
+  Status status = send(id, message);
+  if (!status.ok() && status.error().code == Code::kResourceExhausted)
+    peers_.at(id).broken = any_broken_ = true;
+  return status;
 }
 
 void ControlLoop::Impl::send_pong(const Peer& peer) {
@@ -313,6 +323,10 @@ void ControlLoop::set_curve_peers(std::vector<CurvePeer> peers) {
 
 Status ControlLoop::send(PeerId peer, const ControlMessage& message) {
   return impl_->send(peer, message);
+}
+
+Status ControlLoop::send_or_lose_peer(PeerId peer, const ControlMessage& message) {
+  return impl_->send_or_lose_peer(peer, message);
 }
 
 double ControlLoop::silence_ms(PeerId peer) const {

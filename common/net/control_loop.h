@@ -125,6 +125,9 @@ class ControlLoop {
   // Queues a message. kUnavailable: peer is not up or unknown; kResourceExhausted: its queue is
   // full; kInvalidArgument: over the size bounds.
   Status send(PeerId peer, const ControlMessage& message);
+  // As send(), for what the other side cannot miss without being wrong afterwards: a peer whose
+  // queue is full goes down, and everything in flight with it is lost on both sides.
+  Status send_or_lose_peer(PeerId peer, const ControlMessage& message);
   // Milliseconds since the peer was last heard; negative when it is not up.
   double silence_ms(PeerId peer) const;
   bool is_up(PeerId peer) const;

@@ -106,6 +106,7 @@ class Dispatcher : public api::GenerationService {
   void on(Request& r, net::PeerId from, const proto::Done& m);
   void prefill_failed(Request& r, const proto::Failed& m);
   void engine_failed(Request& r, const proto::Failed& m);
+  void tokens_missing(Request& r);
 
   void deliver(Request& request, std::span<const proto::TokenOut> tokens);
   void complete(Request& request, const char* finish_reason);
@@ -114,6 +115,8 @@ class Dispatcher : public api::GenerationService {
   void forget(Request& request, const char* outcome);
   void left_queue(const Request& request);
 
+  template <class M>
+  bool tell_remote(net::PeerId peer, const M& message);
   template <class M>
   bool tell_prefill(net::PeerId peer, M&& message);
   template <class M>

@@ -249,6 +249,55 @@ TEST(ControlLoop, AFullSendQueueIsSaid) {
   server->stop();
 }
 
+// A peer that does not take what it cannot miss goes down on both sides, and then comes back.
+TEST(ControlLoop, APeerThatMissesAMessageIsLost) {
+  ControlLoopOptions options;
+  options.bind = HostPort{"127.0.0.1", 0};
+  options.heartbeat_ms = kBeatMs;
+  options.receive_queue_messages = 2;
+  auto server = std::move(ControlLoop::create(options).value());
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future().share();
+  std::atomic<PeerId> first_peer = 0;
+  std::promise<PeerId> first_down;
+  ControlHandlers busy;
+  busy.on_message = [&](PeerId peer, ControlMessage&&) {
+    first_peer = peer;
+    released.wait();
+  };
+  busy.on_peer = [&](const PeerEvent& event) {
+    if (!event.up && event.peer == first_peer) first_down.set_value(event.peer);
+  };
+  server->start(std::move(busy));
+  ControlLoopOptions sender_options;
+  sender_options.send_queue_messages = 4;
+  sender_options.heartbeat_ms = 10000;  // not by silence
+  sender_options.reconnect_min_ms = 20;
+  auto sender = std::move(ControlLoop::create(sender_options).value());
+  std::promise<void> up;
+  std::promise<std::string> down;
+  std::promise<void> again;
+  int ups = 0;
+  ControlHandlers handlers;
+  handlers.on_peer = [&](const PeerEvent& event) {
+    if (event.up && ++ups <= 2) (ups == 1 ? up : again).set_value();
+    if (!event.up) down.set_value(event.reason);
+  };
+  sender->start(std::move(handlers));
+  const PeerId peer = sender->dial(*server->address());
+  up.get_future().wait();
+  sender->post([&] {
+    const std::string blob(1 << 20, 'x');
+    while (sender->send_or_lose_peer(peer, {"BULK", "", blob}).ok()) {
+    }
+  });
+  EXPECT_EQ(down.get_future().get(), "connection lost");
+  release.set_value();
+  again.get_future().wait();
+  sender->stop();
+  server->stop();
+}
+
 TEST(ControlLoop, ForeignBytesDoNotHarm) {
   EXPECT_FALSE(decode_frames({}, {}));
   EXPECT_FALSE(decode_frames({"AKV\x01M"}, {}));
