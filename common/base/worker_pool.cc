@@ -1,5 +1,7 @@
 #include "common/base/worker_pool.h"
 
+#include <pthread.h>
+
 #include "common/base/check.h"
 #include "common/base/clock.h"
 
@@ -20,6 +22,7 @@ WorkerPool::WorkerPool(int threads) {
   AKV_CHECK(threads >= 1);
   for (int worker = 1; worker < threads; ++worker) {
     threads_.emplace_back([this, worker] { worker_loop(worker); });
+    pthread_setname_np(threads_.back().native_handle(), "worker");
   }
 }
 

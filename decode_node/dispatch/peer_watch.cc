@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -58,7 +59,9 @@ Result<std::vector<HostPort>> resolve_peers(const HostPort& name) {
 
 PeerWatch::PeerWatch(PeerSource source, Logger log, OnPeers on_peers)
     : source_(std::move(source)), log_(std::move(log)), on_peers_(std::move(on_peers)) {
-  if (!source_.file.empty() || source_.dns) thread_ = std::thread([this] { loop(); });
+  if (source_.file.empty() && !source_.dns) return;
+  thread_ = std::thread([this] { loop(); });
+  pthread_setname_np(thread_.native_handle(), "peer-watch");
 }
 
 PeerWatch::~PeerWatch() {

@@ -1,5 +1,6 @@
 #include "transport/ucx/end.h"
 
+#include <pthread.h>
 #include <ucp/api/ucp.h>
 
 #include <algorithm>
@@ -77,6 +78,7 @@ Status UcxEnd::start() {
   }
   if (status != UCS_OK) return ucx_error(status, "cannot register message handlers");
   thread_ = std::thread([this] { loop(); });
+  pthread_setname_np(thread_.native_handle(), "ucx-progress");
   return {};
 }
 
