@@ -48,6 +48,7 @@ class BytePool {
   }
   void release_pages(uint64_t bytes) { pages_.fetch_sub(bytes, std::memory_order_relaxed); }
 
+  uint64_t free_bytes() const { return capacity_ - state_bytes() - page_bytes(); }
   uint64_t capacity() const { return capacity_; }
   uint64_t state_capacity() const { return state_capacity_; }
   uint64_t state_bytes() const { return states_.load(std::memory_order_relaxed); }

@@ -1,10 +1,25 @@
 #include "decode_node/cache/suffix.h"
 
+#include <algorithm>
+
 namespace akv::decode {
 
+namespace {
+
+size_t pages_of(int64_t tokens) {
+  return static_cast<size_t>((tokens + kernels::kSuffixPageTokens - 1) /
+                             kernels::kSuffixPageTokens);
+}
+
+}  // namespace
+
+uint64_t Suffix::bytes_to_grow(int64_t tokens) const {
+  const size_t held = pages_.size() + static_cast<size_t>(prepaid_pages_);
+  return (std::max(pages_of(tokens), held) - held) * shape_.bytes();
+}
+
 bool Suffix::grow(int64_t tokens) {
-  const auto needed =
-      static_cast<size_t>((tokens + kernels::kSuffixPageTokens - 1) / kernels::kSuffixPageTokens);
+  const size_t needed = pages_of(tokens);
   if (needed <= pages_.size()) return true;
   const auto missing = static_cast<int>(needed - pages_.size());
   const int to_pay = missing > prepaid_pages_ ? missing - prepaid_pages_ : 0;

@@ -49,6 +49,12 @@ class Suffix {
   void set_tokens(int64_t tokens) { tokens_ = tokens; }
   size_t pages() const { return pages_.size(); }
   uint64_t bytes() const { return pages_.size() * shape_.bytes(); }
+  // Of the pool: pages and prepaid ones, all of which clear() gives back.
+  uint64_t charged_bytes() const {
+    return (pages_.size() + static_cast<size_t>(prepaid_pages_)) * shape_.bytes();
+  }
+  // What grow(tokens) would take out of the pool.
+  uint64_t bytes_to_grow(int64_t tokens) const;
 
   // Row of `token` in `layer`: K row, and V row, [H, D] each, in the memory of the pages. REQUIRES:
   // room was made by grow().

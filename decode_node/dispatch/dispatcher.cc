@@ -15,6 +15,7 @@ namespace akv::decode {
 namespace {
 
 constexpr int64_t kRetryAfterMs = 1000;
+constexpr uint32_t kMaxWaitShift = 6;   // of the wait before a further attempt
 constexpr int64_t kReportWaitMs = 500;  // for SENT, when the output ends before it
 constexpr auto kLateSlack = std::chrono::seconds(1);
 constexpr const char* kTimedOut = "the request timed out";
@@ -158,6 +159,7 @@ void Dispatcher::send_prefill(Request& request) {
   request.prefill = peer->id;
   request.has_prefill = true;
   request.prefilling = true;
+  request.prefill_attempt = request.attempt;
   request.stage = Request::Stage::kPrefill;
   peer->outstanding_tokens += request.spec.prompt_ids.size();
   proto::Prefill prefill;
@@ -202,7 +204,11 @@ void Dispatcher::retry(Request& request, const Error& error, const char* phase) 
                                {"code", code_name(error.code)},
                                {"error", error.message}});
   request.stage = Request::Stage::kWaiting;
-  const int64_t wait_ms = options_.retry_ms * (request.attempt - 1);
+  // A client that has tokens already is worth waiting for a node that comes back; others are told
+  // soon, and may ask again.
+  const uint32_t waits = std::min<uint32_t>(request.attempt - 1, kMaxWaitShift);
+  const int64_t wait_ms =
+      options_.retry_ms * (request.output.empty() ? waits : (int64_t{1} << waits) - 1);
   control_.call_after(wait_ms, [this, handle = request.handle, attempt = request.attempt] {
     const auto at = requests_.find(handle);
     if (at == requests_.end() || at->second->attempt != attempt) return;
@@ -359,6 +365,10 @@ void Dispatcher::tick() {
     if (now > request->spec.deadline) late.push_back(request);
   }
   for (const RequestPtr& request : late) {
+    if (request->stage == Request::Stage::kEnding) {
+      conclude(*request);  // only the report of the transfer is late
+      continue;
+    }
     fail(*request, make_error(Code::kDeadlineExceeded, kTimedOut),
          request->output.empty() ? "prefill" : "decode");
   }

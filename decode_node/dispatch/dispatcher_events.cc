@@ -16,8 +16,10 @@ Error error_of(const proto::Failed& failed) {
 // Errors that another attempt, elsewhere or later, may not meet.
 bool retryable(const proto::Failed& failed) {
   switch (static_cast<Code>(failed.code)) {
-    case Code::kUnavailable:
     case Code::kResourceExhausted:
+      // An output that outgrew a node's memory alone would do it again.
+      return failed.phase != "decode";
+    case Code::kUnavailable:
     case Code::kDataLoss:
     case Code::kNotFound:
     case Code::kIo:
@@ -26,6 +28,16 @@ bool retryable(const proto::Failed& failed) {
     default:
       return false;
   }
+}
+
+// Peers are trusted to serve, not to be right: a token that the model lacks would end in a wrong
+// text or an invalid index.
+bool in_vocabulary(std::span<const proto::TokenOut> tokens, int64_t vocab) {
+  const auto known = [vocab](int32_t id) { return id >= 0 && id < vocab; };
+  return std::all_of(tokens.begin(), tokens.end(), [&](const proto::TokenOut& token) {
+    return known(token.id) && std::all_of(token.top.begin(), token.top.end(),
+                                          [&](const auto& rival) { return known(rival.first); });
+  });
 }
 
 template <class M>
@@ -48,8 +60,9 @@ void Dispatcher::on_event(net::PeerId from, PeerEvent&& event) {
         const RequestPtr request = requests_.at(handle->second);
         if (message.ref.attempt != request->attempt) {
           // A prefill goes on over attempts that only move the engine; its token or its end count.
-          const bool older_prefill =
-              of_prefill(message) && request->has_prefill && from == request->prefill;
+          const bool older_prefill = of_prefill(message) && request->has_prefill &&
+                                     from == request->prefill &&
+                                     message.ref.attempt == request->prefill_attempt;
           if (!older_prefill) return;
         }
         on(*request, from, message);
@@ -80,6 +93,10 @@ void Dispatcher::on(Request& r, net::PeerId from, const proto::Opened& m) {
 
 void Dispatcher::on(Request& r, net::PeerId from, const proto::FirstToken& m) {
   if (!r.has_prefill || from != r.prefill) return;
+  if (!in_vocabulary({&m.token, 1}, info_.vocab)) {
+    return fail(r, make_error(Code::kInternal, "the prefill peer's token is not in the vocabulary"),
+                "prefill");
+  }
   const Peer* peer = peers_.find(Role::kPrefill, from);
   if (peer != nullptr) r.report.prefill_node = peer->node;
   prefill_over(r);
@@ -119,17 +136,33 @@ void Dispatcher::on(Request& r, net::PeerId from, const proto::Landed&) {
 
 void Dispatcher::on(Request& r, net::PeerId from, const proto::Tokens& m) {
   if (!r.has_engine || from != r.engine || r.stage == Request::Stage::kEnding) return;
-  if (m.index != static_cast<int32_t>(r.output.size())) {
-    return fail(r, make_error(Code::kInternal, "tokens are missing from the decode peer's answer"),
+  const auto have = static_cast<int64_t>(r.output.size());
+  if (m.index != have) return tokens_missing(r);
+  const auto count = static_cast<int64_t>(m.tokens.size());
+  if (!in_vocabulary(m.tokens, info_.vocab) || have + count > r.spec.max_tokens) {
+    return fail(r, make_error(Code::kInternal, "the decode peer's tokens were not asked for"),
                 "decode");
   }
   r.stage = Request::Stage::kDecoding;
   deliver(r, m.tokens);
+  // Not left to DONE: if that is lost with its engine, another one would draw a token too many.
+  if (have + count == r.spec.max_tokens) complete(r, "length");
+}
+
+// What the client has is replayed by another session, and nothing is lost.
+void Dispatcher::tokens_missing(Request& r) {
+  retry(r, make_error(Code::kUnavailable, "tokens are missing from the decode peer's answer"),
+        "decode");
 }
 
 void Dispatcher::on(Request& r, net::PeerId from, const proto::Done& m) {
-  if (!r.has_engine || from != r.engine) return;
-  complete(r, m.finish_reason.c_str());
+  if (!r.has_engine || from != r.engine || r.stage == Request::Stage::kEnding) return;
+  const bool stopped = m.finish_reason == "stop";
+  // The token that stops is counted, but is not part of the output.
+  if (m.completion_tokens != static_cast<int32_t>(r.output.size()) + (stopped ? 1 : 0)) {
+    return tokens_missing(r);
+  }
+  complete(r, stopped ? "stop" : "length");
 }
 
 void Dispatcher::on(Request& r, net::PeerId from, const proto::Failed& m) {

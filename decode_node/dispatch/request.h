@@ -44,8 +44,9 @@ struct Request {
   bool landed = false;       // in this attempt
   bool sent = false;
   int prefills = 0;
-  std::vector<int32_t> output;  // given to the client
-  std::string finish_reason;    // of kEnding
+  uint32_t prefill_attempt = 0;  // the attempt of the last PREFILL
+  std::vector<int32_t> output;   // given to the client
+  std::string finish_reason;     // of kEnding
   proto::Opened opened;
   double queue_ms = 0;
   double first_token_ms = -1;

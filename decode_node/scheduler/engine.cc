@@ -1,6 +1,8 @@
 // Thread, commands and admission; steps are in engine_step.cc.
 #include "decode_node/scheduler/engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -39,6 +41,7 @@ Engine::Engine(std::shared_ptr<const model::Model> model, std::vector<int32_t> e
       host_pool_(options.max_host_state_bytes, 0),
       sampler_scratch_(static_cast<size_t>(workers_->workers())) {
   thread_ = std::thread([this] { loop(); });
+  pthread_setname_np(thread_.native_handle(), "decode-engine");
 }
 
 Engine::~Engine() { stop(); }
@@ -53,10 +56,30 @@ void Engine::stop() {
 }
 
 void Engine::handle(uint64_t owner, EngineCommand&& command) {
+  if (const auto* open = std::get_if<proto::Open>(&command)) {
+    const Status taken = check_open(*open);
+    if (!taken.ok()) return emit_(owner, failed(open->ref, taken.error(), "queued"));
+  }
   Input input;
   input.owner = owner;
   std::visit([&](auto&& m) { input.what = std::forward<decltype(m)>(m); }, std::move(command));
   push(std::move(input));
+}
+
+// What is refused before it waits for the engine's thread, so that what waits is bounded.
+Status Engine::check_open(const proto::Open& open) {
+  const int64_t context = model_->config().context_length;
+  const auto tokens = static_cast<int64_t>(open.token_ids.size());
+  if (tokens < 1 || tokens > context) {
+    return make_error(
+        Code::kContextLength,
+        fmt::format("the prompt has {} tokens, the model's context is {}", tokens, context),
+        "prompt");
+  }
+  std::lock_guard lock(mutex_);
+  if (inputs_.size() < 2 * options_.max_queue_requests) return {};
+  return make_error(Code::kResourceExhausted,
+                    fmt::format("{} messages wait for the decode engine", inputs_.size()));
 }
 
 void Engine::owner_lost(uint64_t owner) { push(Input{owner, OwnerLost{}}); }
@@ -88,17 +111,22 @@ void Engine::loop() {
   }
 }
 
-// Returns at once while a session is live; else on an input, and often enough for deadlines.
+bool Engine::any_in(SessionPhase phase) const {
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [phase](const auto& entry) { return entry.second->phase == phase; });
+}
+
+// Returns at once while a session is live; else on an input, and often enough for deadlines and for
+// parked sessions, which what just ended may have made room for.
 bool Engine::wait_for_work() {
-  const bool busy = std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) {
-    return entry.second->phase == SessionPhase::kLive ||
-           entry.second->phase == SessionPhase::kParked;
-  });
-  std::unique_lock lock(mutex_);
-  if (!busy) {
-    wake_.wait_for(lock, std::chrono::milliseconds(sessions_.empty() ? 1000 : 50),
+  if (!any_in(SessionPhase::kLive)) {
+    const int wait_ms = sessions_.empty() ? 1000 : any_in(SessionPhase::kParked) ? 5 : 50;
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, std::chrono::milliseconds(wait_ms),
                    [&] { return stop_ || !inputs_.empty(); });
+    return !stop_;
   }
+  std::lock_guard lock(mutex_);
   return !stop_;
 }
 
@@ -140,12 +168,6 @@ Result<Engine::SessionPtr> Engine::make_session(uint64_t owner, proto::Open&& op
   }
   const auto& config = model_->config();
   const auto tokens = static_cast<int64_t>(open.token_ids.size());
-  if (tokens < 1 || tokens > config.context_length) {
-    return make_error(Code::kContextLength,
-                      fmt::format("the prompt has {} tokens, the model's context is {}", tokens,
-                                  config.context_length),
-                      "prompt");
-  }
   const auto sampling = model::sampling_params(open.sampling);
   AKV_RETURN_IF_ERROR(validate(sampling, config.vocab));
   AKV_ASSIGN_OR_RETURN(auto plan, model::plan_state(*model_, tokens, open.codec));
@@ -172,19 +194,26 @@ void Engine::on_start(uint64_t owner, const proto::Start& start) {
   if (at == sessions_.end() || at->second->spec.ref.attempt != start.ref.attempt) return;
   Session& session = *at->second;
   if (session.started || start.tokens.empty()) return;
+  const Status valid = check_start(session, start);
+  if (!valid.ok()) return fail(session, valid.error(), "decode");
   session.started = true;
   session.output = start.tokens;
-  for (const int32_t token : start.tokens) {
-    if (token < 0 || token >= model_->config().vocab) {
-      return fail(session,
-                  make_error(Code::kInvalidArgument,
-                             "START holds a token that the "
-                             "vocabulary lacks"),
-                  "decode");
-    }
-    session.sampler->add(token);
-  }
+  for (const int32_t token : start.tokens) session.sampler->add(token);
   if (session.phase == SessionPhase::kLanded) go_live(session);
+}
+
+// Tokens index the embeddings and their positions the rotations: neither may reach beyond.
+Status Engine::check_start(const Session& session, const proto::Start& start) const {
+  const auto& config = model_->config();
+  const auto count = static_cast<int64_t>(start.tokens.size());
+  if (count >= session.spec.max_tokens || session.plan.tokens + count >= config.context_length) {
+    return make_error(Code::kInvalidArgument,
+                      fmt::format("START holds {} tokens and leaves none to draw", count));
+  }
+  const bool known = std::all_of(start.tokens.begin(), start.tokens.end(),
+                                 [&](int32_t token) { return token >= 0 && token < config.vocab; });
+  if (known) return {};
+  return make_error(Code::kInvalidArgument, "START holds a token that the vocabulary lacks");
 }
 
 void Engine::on_close(uint64_t owner, const proto::Close& close) {
@@ -263,9 +292,10 @@ void Engine::expire() {
   }
 }
 
-// First come, first served: a large state at the head is not overtaken for ever by small ones.
+// First come, first served: a large state at the head is not overtaken for ever by small ones, and
+// what is freed while sessions are parked goes to them.
 void Engine::admit() {
-  while (!queue_.empty()) {
+  while (!queue_.empty() && !any_in(SessionPhase::kParked)) {
     const auto holding = sessions_.size() - queue_.size() + closing_.size();
     if (holding >= options_.max_sessions) return;
     Session& session = *queue_.front();

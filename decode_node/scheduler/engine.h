@@ -95,7 +95,10 @@ class Engine {
   using SessionMap = std::map<SessionKey, SessionPtr>;
 
   void loop();
+  bool any_in(SessionPhase phase) const;
   bool wait_for_work();
+  Status check_open(const proto::Open& open);
+  Status check_start(const Session& session, const proto::Start& start) const;
   void push(Input&& input);
   void apply(Input&& input);
   void on_open(uint64_t owner, proto::Open&& open);
@@ -115,9 +118,13 @@ class Engine {
 
   std::vector<Session*> live_oldest_first();
   void unpark();
+  bool park_younger(const Session& oldest, int64_t tokens);
   bool make_room(std::vector<Session*>& batch, Session& session, int64_t tokens);
   void park(Session& session);
-  void shed_youngest_parked();
+  Session* youngest_idle() const;
+  bool room_is_to_come() const;
+  void shed(Session& session);
+  void fail_out_of_memory(Session& session);
   bool send_away(Session& session);
   bool bring_back(Session& session);
   void end_if_lost();

@@ -35,7 +35,8 @@ void Engine::park(Session& session) {
 }
 
 // The oldest parked session comes back when its whole output fits again, one at a time, so that it
-// is not parked at once a second time.
+// is not parked at once a second time. Younger live ones make room for it, so that the oldest
+// always goes on.
 void Engine::unpark() {
   Session* oldest = nullptr;
   for (auto& [key, session] : sessions_) {
@@ -43,9 +44,30 @@ void Engine::unpark() {
     if (oldest == nullptr || session->order < oldest->order) oldest = session.get();
   }
   if (oldest == nullptr) return;
-  if (oldest->away && !bring_back(*oldest)) return;
-  if (!oldest->suffix.grow(static_cast<int64_t>(oldest->output.size()) + 1)) return;
+  const auto tokens = static_cast<int64_t>(oldest->output.size()) + 1;
+  while ((oldest->away && !bring_back(*oldest)) || !oldest->suffix.grow(tokens)) {
+    if (!oldest->away && park_younger(*oldest, tokens)) continue;
+    if (any_in(SessionPhase::kLive) || any_in(SessionPhase::kLanded) || room_is_to_come()) return;
+    // Nothing but states of parked sessions holds the rest of the memory.
+    Session* youngest = youngest_idle();
+    if (youngest == nullptr || youngest == oldest) return fail_out_of_memory(*oldest);
+    shed(*youngest);
+  }
   oldest->phase = SessionPhase::kLive;
+}
+
+// Parks one live session younger than `oldest`, if all of those hold enough for its `tokens`.
+bool Engine::park_younger(const Session& oldest, int64_t tokens) {
+  uint64_t bytes = pool_.free_bytes();
+  Session* youngest = nullptr;
+  for (auto& [key, session] : sessions_) {
+    if (session->phase != SessionPhase::kLive || session->order < oldest.order) continue;
+    bytes += session->suffix.charged_bytes();
+    if (youngest == nullptr || session->order > youngest->order) youngest = session.get();
+  }
+  if (youngest == nullptr || bytes < oldest.suffix.bytes_to_grow(tokens)) return false;
+  park(*youngest);
+  return true;
 }
 
 // Grows a session's suffix, parking younger live ones for it. False: it was parked itself, or
@@ -58,40 +80,52 @@ bool Engine::make_room(std::vector<Session*>& batch, Session& session, int64_t t
       batch.pop_back();
       continue;
     }
-    if (batch.size() > 1) {
-      park(session);
-      batch.pop_back();
-      return false;
-    }
-    // Alone, and still no room: states of parked sessions hold the rest. The youngest of them gives
+    // Alone, and still no room: states of idle sessions hold the rest. The youngest of them gives
     // its state up; its front door has it sent again when there is room, and no token is lost.
-    const auto held = pool_.state_bytes();
-    shed_youngest_parked();
-    if (pool_.state_bytes() == held) {
-      batch.pop_back();
-      fail(session,
-           make_error(Code::kResourceExhausted,
-                      "the state memory cannot hold the output of this request"),
-           "decode");
-      return false;
+    Session* idle = youngest_idle();
+    if (batch.size() == 1 && idle != nullptr && idle->order > session.order) {
+      shed(*idle);
+      continue;
     }
+    const bool others = batch.size() > 1 || idle != nullptr || room_is_to_come();
+    batch.pop_back();
+    if (others) {
+      park(session);
+    } else {
+      fail_out_of_memory(session);
+    }
+    return false;
   }
   return true;
 }
 
-void Engine::shed_youngest_parked() {
+// States on their way in hold memory, too; they land, and take their turns.
+bool Engine::room_is_to_come() const { return any_in(SessionPhase::kLanding) || !closing_.empty(); }
+
+// Of those that hold a state and are not in the batch; null if there is none.
+Session* Engine::youngest_idle() const {
   Session* youngest = nullptr;
-  for (auto& [key, session] : sessions_) {
+  for (const auto& [key, session] : sessions_) {
     const bool idle =
         session->phase == SessionPhase::kParked || session->phase == SessionPhase::kLanded;
     if (!idle || session->away) continue;
     if (youngest == nullptr || session->order > youngest->order) youngest = session.get();
   }
-  if (youngest == nullptr || send_away(*youngest)) return;
-  fail(*youngest,
+  return youngest;
+}
+
+void Engine::shed(Session& session) {
+  if (send_away(session)) return;
+  fail(session,
        make_error(Code::kUnavailable,
-                  "the node gave this session's state up for an "
-                  "older one; it can be sent again"),
+                  "the node gave this session's state up for an older one; it can be sent again"),
+       "decode");
+}
+
+void Engine::fail_out_of_memory(Session& session) {
+  fail(session,
+       make_error(Code::kResourceExhausted,
+                  "the state memory cannot hold the output of this request"),
        "decode");
 }
 
@@ -169,7 +203,11 @@ void Engine::step() {
 // Out of the device's memory, the youngest goes and the others try again without it; nothing has
 // grown. Any other error is of them all.
 void Engine::step_failed(std::vector<Session*>& batch, const Error& error) {
-  if (error.code == Code::kResourceExhausted) return fail(*batch.back(), error, "decode");
+  if (error.code == Code::kResourceExhausted) {
+    const bool alone = batch.size() == 1;
+    return fail(*batch.back(), alone ? error : make_error(Code::kUnavailable, error.message),
+                "decode");
+  }
   for (Session* session : batch) fail(*session, error, "decode");
 }
 

@@ -26,7 +26,7 @@ Prefill sample_prefill() {
   m.state_bytes = uint64_t{1} << 63;
   m.plan_hash = 0x9e3779b97f4a7c15ull;
   m.landing =
-      Landing{"ucx", "127.0.0.1:4711", "1.22.0", std::string(32, 'a'), std::string(32, 'b'), 2};
+      Landing{"ucx", "127.0.0.1:4711", "1.22.0", std::string(32, 'a'), std::string(32, 'b'), 2, ""};
   m.deadline_ms = 600000;
   return m;
 }
