@@ -156,7 +156,16 @@ def transfer(options, report):
             BENCH / "transfer_bench", "--rounds", 3 if options.quick else 15, "--transports",
             transports])
         for row in rows:
-            report.emit("transfer", f"64 MiB, UCX_TLS {transports}, checksums included", "rate",
-                        row["best_mb_per_s"], "MB/s", "ucx_perftest", row["perftest_best_mb_per_s"],
+            config = f"64 MiB, UCX_TLS {transports}, checksums included"
+            rate = row["best_mb_per_s"]
+            report.emit("transfer", config, "rate", rate, "MB/s",
+                        "ucx_perftest, messages as our records", row["perftest_best_mb_per_s"],
                         row["ratio_best"], median=row["median_mb_per_s"],
                         ratio_median=row["ratio_median"])
+            whole = row["perftest_whole_best_mb_per_s"]
+            if whole > 0:
+                report.emit("transfer", config, "rate", rate, "MB/s",
+                            "ucx_perftest, one message of 64 MiB", whole, round(rate / whole, 3),
+                            median=row["median_mb_per_s"])
+            else:
+                report.fail(f"ucx_perftest, 64 MiB over {transports}", "no figure")
