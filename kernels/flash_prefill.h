@@ -86,8 +86,9 @@ struct FlashPrefillParams {
 // True for the shapes that flash_prefill takes.
 bool flash_prefill_supports(int q_heads, int kv_heads, int head_dim);
 
-// All pointers are aligned to 16 bytes. A row's result does not depend on rows or on how the prompt
-// is cut into chunks: key blocks start at multiples of a fixed size, in order.
+// All pointers are aligned to 16 bytes; pos0 + rows and rows * group are below 2^31. A row's result
+// does not depend on rows or on how the prompt is cut into chunks: key blocks start at multiples of
+// a fixed size, in order.
 void flash_prefill(const FlashPrefillParams& params, DeviceStream stream);
 
 }  // namespace cuda

@@ -22,8 +22,8 @@ struct SampleRule {
 // tokens[r] = the token drawn from logits [rows, vocab] by rules[r] (on the device), or -1 where a
 // logit is not finite. The draw is model::sample's: the same counter, the same order of tokens, so
 // that the same logits give the same token but where the uniform number falls within the rounding
-// of exp() of a border (a chance of about 1e-6). scratch: sample_scratch_bytes of device memory.
-// vocab <= 2^18. A row's token does not depend on the other rows.
+// of exp() of a border (a chance of about 1e-6). scratch: sample_scratch_bytes of device memory,
+// for the weights. vocab <= 2^18. A row's token does not depend on the other rows.
 void sample(const float* logits, int64_t rows, int64_t vocab, const SampleRule* rules,
             int32_t* tokens, void* scratch, DeviceStream stream);
 size_t sample_scratch_bytes(int64_t rows, int64_t vocab);

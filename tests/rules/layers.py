@@ -42,6 +42,7 @@ LIBRARIES = {
     "UCX": (r"uc[pstm]/", ["transport/ucx"]),
     "NCCL": (r"nccl", ["transport/nccl"]),
     "CUDA": (r"cuda", ["kernels/cuda", "transport/nccl", "common/device"]),
+    "cuBLASLt": (r"cublas", ["kernels/cuda"]),
     "ZeroMQ": (r"zmq", ["common/net"]),
     "Boost": (r"boost/", ["common/net"]),
     "JSON": (r"nlohmann/", ["proto", "common/config", "common/app", "common/net", "common/model",
