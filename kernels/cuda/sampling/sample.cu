@@ -107,7 +107,7 @@ __device__ int32_t draw(const Row& row, bool in_order, SelectShared& shared) {
 }
 
 // A block per row: penalties of a batch differ, and a row's logits stay in L2.
-__global__ void __launch_bounds__(kSampleThreads)
+__global__ void __launch_bounds__(kSampleThreads, 1)
     sample_kernel(const float* logits, int64_t vocab, const SampleRule* rules, int32_t* tokens,
                   float* weights) {
   AKV_DYNAMIC_SHARED(SelectShared, shared);

@@ -11,7 +11,7 @@
 
 namespace akv::kernels::cuda {
 
-inline constexpr int kSampleThreads = 1024;
+inline constexpr int kSampleThreads = 512;  // more would spill registers
 inline constexpr int kSampleWarps = kSampleThreads / kWarp;
 inline constexpr int kBins = 256;
 
@@ -89,7 +89,8 @@ __device__ int32_t cross_by_id(int64_t vocab, Mass threshold, SelectShared& shar
   if (lane == 0) shared.warps[warp] = own;
   __syncthreads();
   if (warp == 0) {
-    find_crossing<1>(0, threshold, shared, [&](int i) { return shared.warps[i]; });
+    find_crossing<1>(0, threshold, shared,
+                     [&](int i) { return i < kSampleWarps ? shared.warps[i] : Mass{0}; });
   }
   __syncthreads();
   const bool walks = warp == shared.found;
