@@ -320,10 +320,16 @@ void Dispatcher::abandon() {
     std::vector<RequestPtr> open;
     for (const auto& [handle, request] : requests_) open.push_back(request);
     for (const RequestPtr& request : open) {
-      fail(*request, make_error(Code::kUnavailable, "the server stops now; ask another one"),
-           "stop");
+      cut_short(*request, make_error(Code::kUnavailable, "the server stops now; ask another one"),
+                "stop");
     }
   });
+}
+
+// An output that is complete and waits only for the report of its transfer is an answer.
+void Dispatcher::cut_short(Request& request, const Error& error, const char* phase) {
+  if (request.stage == Request::Stage::kEnding) return conclude(request);
+  fail(request, error, phase);
 }
 
 void Dispatcher::left_queue(const Request& request) {
@@ -365,12 +371,8 @@ void Dispatcher::tick() {
     if (now > request->spec.deadline) late.push_back(request);
   }
   for (const RequestPtr& request : late) {
-    if (request->stage == Request::Stage::kEnding) {
-      conclude(*request);  // only the report of the transfer is late
-      continue;
-    }
-    fail(*request, make_error(Code::kDeadlineExceeded, kTimedOut),
-         request->output.empty() ? "prefill" : "decode");
+    cut_short(*request, make_error(Code::kDeadlineExceeded, kTimedOut),
+              request->output.empty() ? "prefill" : "decode");
   }
 }
 

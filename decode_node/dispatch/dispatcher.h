@@ -112,6 +112,7 @@ class Dispatcher : public api::GenerationService {
   void complete(Request& request, const char* finish_reason);
   void conclude(Request& request);
   void fail(Request& request, const Error& error, const char* phase);
+  void cut_short(Request& request, const Error& error, const char* phase);
   void forget(Request& request, const char* outcome);
   void left_queue(const Request& request);
 
