@@ -52,7 +52,7 @@ struct LandingAddress {
   std::string transport;        // Receiver::name(): "ucx" or "inproc"
   std::string version;          // Receiver::version(): for ucx the library's version string
   std::vector<uint64_t> sizes;  // optional: bytes of each record; checked by post() when given
-  std::string extension;        // Receiver::extension(): what it offers beyond, or empty
+  std::string extension{};      // Receiver::extension(): what it offers beyond, or empty
 };
 
 struct RecordSent {  // the payload of this record is not read any more; it may not have landed
@@ -188,7 +188,7 @@ struct LandingSpec {
   LandEventFn on_event;
   // Optional, one for each destination: device memory that a transport which lands there fills
   // too. Whether it did is not said; the destinations are the truth.
-  std::vector<std::byte*> device_destinations;
+  std::vector<std::byte*> device_destinations{};
 };
 
 // The landing end. Thread-safe. The destructor cancels every landing, delivers its terminal event
