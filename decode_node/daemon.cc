@@ -57,11 +57,7 @@ Status Daemon::create_components() {
   AKV_ASSIGN_OR_RETURN(auto tokenizer, model::Tokenizer::create(parts_.model->vocab()));
   parts_.tokenizer = std::make_unique<model::Tokenizer>(std::move(tokenizer));
   AKV_ASSIGN_OR_RETURN(parts_.chat_template, load_template(*parts_.model, config_.chat_template));
-  if (config_.max_sessions > 0) {
-    AKV_ASSIGN_OR_RETURN(parts_.device, choose_engine_device(config_.device, parts_.model));
-  } else {
-    parts_.device.reason = "a front door computes nothing";
-  }
+  AKV_RETURN_IF_ERROR(choose_device());
   parts_.probe = std::make_unique<Probe>(*context_.metrics);
   context_.metrics
       ->gauge("akv_build_info", "Constant 1; what runs.",
@@ -141,6 +137,23 @@ Status Daemon::start_receiver() {
   return {};
 }
 
+// Where the engine computes, and the engine's parts there.
+Status Daemon::choose_device() {
+  if (config_.max_sessions == 0) {
+    parts_.device.reason = "a front door computes nothing";
+    return {};
+  }
+  AKV_ASSIGN_OR_RETURN(parts_.device, choose_engine_device(config_.device, parts_.model));
+  auto compute = make_engine();
+  if (!compute.ok()) {
+    AKV_ASSIGN_OR_RETURN(parts_.device,
+                         device_instead_of(parts_.device, config_.device, compute.error()));
+    compute = make_engine();
+  }
+  AKV_ASSIGN_OR_RETURN(parts_.compute, std::move(compute));
+  return {};
+}
+
 Result<EngineParts> Daemon::make_engine() const {
   EngineParts engine;
   engine.workers = std::make_shared<WorkerPool>(config_.effective_threads());
@@ -155,10 +168,9 @@ Result<EngineParts> Daemon::make_engine() const {
 Status Daemon::start_engine() {
   EngineOptions options = config_.engine_options(parts_.device);
   options.advertise_state = advertised(config_.advertise_state, parts_.receiver->address());
-  AKV_ASSIGN_OR_RETURN(auto engine, make_engine());
   parts_.engine = std::make_unique<Engine>(
-      parts_.model, parts_.tokenizer->end_tokens(), std::move(engine), options, *parts_.receiver,
-      *parts_.probe, context_.log,
+      parts_.model, parts_.tokenizer->end_tokens(), std::move(parts_.compute), options,
+      *parts_.receiver, *parts_.probe, context_.log,
       [this](uint64_t owner, EngineEvent&& event) { emit(owner, std::move(event)); });
   hello_.capacity.max_sessions = options.max_sessions;
   hello_.capacity.max_state_bytes = options.max_state_bytes;

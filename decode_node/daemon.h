@@ -45,6 +45,7 @@ class Daemon : private api::ApiObserver {
   struct Components {
     std::shared_ptr<const model::Model> model;
     EngineDevice device;
+    EngineParts compute;  // until the engine takes them
     std::unique_ptr<model::Tokenizer> tokenizer;
     std::unique_ptr<model::ChatTemplate> chat_template;
     std::unique_ptr<Probe> probe;
@@ -63,6 +64,7 @@ class Daemon : private api::ApiObserver {
   Daemon(const Config& config, const AppContext& context) : config_(config), context_(context) {}
   Status create_components();
   Status start_engine();
+  Status choose_device();
   Result<EngineParts> make_engine() const;
   Status start_receiver();
   Status start_front();

@@ -54,7 +54,13 @@ Status Daemon::create_components() {
   AKV_ASSIGN_OR_RETURN(auto tokenizer, model::Tokenizer::create(parts_.model->vocab()));
   parts_.tokenizer = std::make_unique<model::Tokenizer>(std::move(tokenizer));
   AKV_ASSIGN_OR_RETURN(parts_.device, choose_engine_device(config_.device, parts_.model));
-  AKV_ASSIGN_OR_RETURN(parts_.engine, make_engine(config_, parts_.device, parts_.model));
+  auto engine = make_engine(config_, parts_.device, parts_.model);
+  if (!engine.ok()) {
+    AKV_ASSIGN_OR_RETURN(parts_.device,
+                         device_instead_of(parts_.device, config_.device, engine.error()));
+    engine = make_engine(config_, parts_.device, parts_.model);
+  }
+  AKV_ASSIGN_OR_RETURN(parts_.engine, std::move(engine));
   parts_.probe = std::make_unique<Probe>(*context_.metrics, /*shared_process=*/false);
   context_.metrics
       ->gauge("akv_build_info", "Constant 1; what runs.",

@@ -3,6 +3,16 @@
 #include <fmt/format.h>
 
 namespace akv {
+namespace {
+
+Error not_on_gpu(const Error& error) {
+  return make_error(
+      Code::kUnsupported,
+      fmt::format("device: got cuda, takes it only where a GPU works: {}", error.message),
+      "device");
+}
+
+}  // namespace
 
 Result<EngineDevice> choose_engine_device(DevicePreference preference,
                                           std::shared_ptr<const model::Model> model) {
@@ -17,12 +27,18 @@ Result<EngineDevice> choose_engine_device(DevicePreference preference,
     return gpu;
   }
   if (preference == DevicePreference::kCuda) {
-    return make_error(
-        Code::kUnsupported,
-        fmt::format("device: got cuda, takes it only where a GPU works: {}", gpu.error().message),
-        "device");
+    return not_on_gpu(gpu.error());
   }
   cpu.reason = "no GPU: " + gpu.error().message;
+  return cpu;
+}
+
+Result<EngineDevice> device_instead_of(const EngineDevice& chosen, DevicePreference preference,
+                                       const Error& error) {
+  if (!chosen.is_gpu()) return error;
+  if (preference != DevicePreference::kAuto) return not_on_gpu(error);
+  EngineDevice cpu;
+  cpu.reason = "no GPU: " + error.message;
   return cpu;
 }
 

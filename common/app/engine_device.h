@@ -36,4 +36,9 @@ Result<EngineDevice> open_gpu(std::shared_ptr<const model::Model> model);
 Result<EngineDevice> choose_engine_device(DevicePreference preference,
                                           std::shared_ptr<const model::Model> model);
 
+// After an engine could not be made on `chosen`: the CPUs where kAuto had chosen a GPU, else why
+// not, as an error of the configuration.
+Result<EngineDevice> device_instead_of(const EngineDevice& chosen, DevicePreference preference,
+                                       const Error& error);
+
 }  // namespace akv

@@ -22,8 +22,9 @@ START_TIMEOUT_S = 60
 
 
 def binary(program):
-    """Those that end in _next speak another state format and are made for the tests."""
-    return BUILD / ("tests/integration" if program.endswith("_next") else program) / program
+    """Those that end in _next speak another state format, those in _shim have a GPU of the tests."""
+    folders = {"next": "tests/integration", "shim": "tests/gpu"}
+    return BUILD / folders.get(program.rsplit("_", 1)[-1], program) / program
 
 
 class Daemon:

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Packs what tests/gpu/run.sh needs on a machine without the source tree: the GPU tests and
+# benchmarks, both daemons, their libraries and a small model. Target gpu_bundle runs it.
+# usage: tests/gpu/bundle.sh BUILD_DIR OUT.tar.gz
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+build="$1"
+out="$2"
+limit_bytes=$((64 << 20))
+stage="$(mktemp -d)"
+trap 'rm -rf "$stage"' EXIT
+mkdir -p "$stage/bin" "$stage/lib"
+while read -r binary; do
+  cp "$binary" "$stage/bin/"
+done < <(find "$build" -type f -perm -u+x -not -path '*/CMakeFiles/*' \
+  \( -name '*_test_gpu' -o -name '*_bench_gpu' -o -name prefill_node -o -name decode_node \
+  -o -name write_small_model \))
+# Everything but the C library itself; the driver's library is the machine's.
+for binary in "$stage"/bin/*; do
+  ldd "$binary" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
+done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcuda)\.so' | while read -r library; do
+  cp -L "$library" "$stage/lib/"
+done
+# UCX finds its modules beside its library.
+ucx="$(ldd "$stage/bin/prefill_node" | awk '/libucp/ {print $3}')"
+if [[ -d "$(dirname "$ucx")/ucx" ]]; then
+  mkdir -p "$stage/lib/ucx"
+  cp -L "$(dirname "$ucx")"/ucx/lib*.so.0 "$stage/lib/ucx/"
+fi
+strip --strip-unneeded "$stage"/bin/* "$stage"/lib/*.so* 2>/dev/null || true
+cp "$here/run.sh" "$here/pair.py" "$stage/"
+tar -C "$stage" -czf "$out" .
+bytes="$(stat -c %s "$out")"
+echo "$out: $((bytes >> 20)) MiB, $(find "$stage/bin" -type f | wc -l) binaries"
+((bytes < limit_bytes)) || { echo "the bundle is over 64 MiB" >&2; exit 1; }
