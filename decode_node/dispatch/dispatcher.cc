@@ -196,6 +196,9 @@ void Dispatcher::send_resend(Request& request) {
 void Dispatcher::retry(Request& request, const Error& error, const char* phase) {
   release_engine(request, "retry");
   if (request.attempt >= options_.max_attempts || request.remaining_ms() <= 0) {
+    // A transfer that ends because the prefill failed is told by both; the reason is the prefill's.
+    const bool echo = error.code == Code::kCancelled || error.code == Code::kNotFound;
+    if (echo && request.prefill_error) return fail(request, *request.prefill_error, "prefill");
     return fail(request, error, phase);
   }
   log_.request(request.spec.request_id)

@@ -186,6 +186,7 @@ void Dispatcher::prefill_failed(Request& r, const proto::Failed& m) {
   const bool transfer = m.phase == "send" || m.phase == "resend";
   if (transfer && r.landed) return;  // only the acknowledgement was lost
   const bool state_lost = static_cast<Code>(m.code) == Code::kNotFound && m.phase == "resend";
+  if (!transfer) r.prefill_error = error_of(m);
   if (state_lost || !transfer) release_prefill(r, "failed");
   if (transfer || retryable(m)) return retry(r, error_of(m), transfer ? "transfer" : "prefill");
   fail(r, error_of(m), "prefill");

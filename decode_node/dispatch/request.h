@@ -38,10 +38,11 @@ struct Request {
   uint32_t attempt = 0;
   net::PeerId engine = kLocalPeer;
   net::PeerId prefill = kLocalPeer;
-  bool has_engine = false;   // OPEN was sent to `engine` in this attempt
-  bool has_prefill = false;  // `prefill` works on it or holds its state
-  bool prefilling = false;   // counted in the peer's outstanding tokens
-  bool landed = false;       // in this attempt
+  bool has_engine = false;             // OPEN was sent to `engine` in this attempt
+  bool has_prefill = false;            // `prefill` works on it or holds its state
+  std::optional<Error> prefill_error;  // of the last attempt whose prefill failed
+  bool prefilling = false;             // counted in the peer's outstanding tokens
+  bool landed = false;                 // in this attempt
   bool sent = false;
   int prefills = 0;
   uint32_t prefill_attempt = 0;  // the attempt of the last PREFILL

@@ -317,12 +317,13 @@ void Scheduler::fail(const JobPtr& job, const Error& error, std::string_view pha
                                {"code", code_name(error.code)},
                                {"error", error.message}});
   remove(job);
-  if (job->state) outbox_.release(job->key, job->state.get());
   emit_(job->key.owner, proto::Failed{.ref = job->spec.ref,
                                       .code = static_cast<uint16_t>(error.code),
                                       .phase = std::string(phase),
                                       .message = error.message,
                                       .param = error.param});
+  // After the reason: the end of its shipments is told too, and must not be taken for it.
+  if (job->state) outbox_.release(job->key, job->state.get());
 }
 
 // The state, if there is one, stays in the outbox.

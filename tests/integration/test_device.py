@@ -32,3 +32,11 @@ def test_the_cpu_is_taken_and_the_reason_logged(start, flags, reasons):
         assert daemon.metrics()['akv_device_info{device="cpu",kind="cpu"}'] == 1
     finally:
         daemon.close()
+
+
+def test_the_gpu_script_says_that_there_is_no_device():
+    ran = subprocess.run([h.ROOT / "tests/gpu/run.sh", h.BUILD], capture_output=True, text=True,
+                         timeout=60)
+    assert ran.returncode == 77, (ran.stdout, ran.stderr)
+    assert "no device" in ran.stderr
+    assert any(reason in ran.stderr for reason in REASONS), ran.stderr
