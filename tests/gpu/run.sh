@@ -84,7 +84,7 @@ for bench in $(find_binary '*_bench_gpu'); do
   timeout "$limit" "$bench" || failed+=("$(basename "$bench")")
 done
 
-echo "{\"bench\":\"gpu\",\"config\":\"all\",\"metric\":\"tests passed\",\"value\":$passed,\"unit\":\"binaries\"}"
+printf '{"bench":"gpu","config":"all","metric":"tests passed","value":%d,"unit":"binaries"}\n' "$passed"
 if ((${#failed[@]})); then
   say "failed: ${failed[*]}"
   exit 1
