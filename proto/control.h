@@ -99,9 +99,9 @@ struct Landing {
   std::string transport;      // "ucx" or "inproc"
   std::string state_address;  // HOST:PORT
   std::string ucx_version;
-  std::string transfer;   // 32 hex digits
-  std::string token;      // one-time secret, 32 hex digits
-  uint32_t attempt = 0;   // of the transfer
+  std::string transfer;     // 32 hex digits
+  std::string token;        // one-time secret, 32 hex digits
+  uint32_t attempt = 0;     // of the transfer
   std::string extension{};  // what the receiver offers beyond; may be empty (transport.h)
   bool operator==(const Landing&) const = default;
 };

@@ -13,7 +13,7 @@ mkdir -p "$stage/bin" "$stage/lib"
 while read -r binary; do
   cp "$binary" "$stage/bin/"
 done < <(find "$build" -type f -perm -u+x -not -path '*/CMakeFiles/*' \
-  \( -name '*_test_gpu' -o -name '*_bench_gpu' -o -name prefill_node -o -name decode_node \
+  \( -name '*_test_gpu' -o -name 'cuda_*_bench' -o -name prefill_node -o -name decode_node \
   -o -name write_small_model \))
 # Everything but the C library itself; the driver's library is the machine's.
 for binary in "$stage"/bin/*; do

@@ -78,7 +78,7 @@ else
   failed+=(pair)
 fi
 
-for bench in $(find_binary '*_bench_gpu'); do
+for bench in $(find_binary 'cuda_*_bench'); do
   limit=$(left)
   ((limit > 5)) || { say "no time left for $(basename "$bench")"; continue; }
   timeout "$limit" "$bench" || failed+=("$(basename "$bench")")
