@@ -6,6 +6,7 @@
 #include "decode_node/engine/cpu_step.h"
 #include "decode_node/engine/make_device_engine.h"
 #include "kernels/isa.h"
+#include "transport/nccl/nccl_transport.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace akv::decode {
@@ -132,6 +133,9 @@ Status Daemon::start_receiver() {
   });
   AKV_ASSIGN_OR_RETURN(transport_note_, transport::describe_ucx(transport));
   AKV_ASSIGN_OR_RETURN(parts_.receiver, transport::make_ucx_receiver(transport, config_.state));
+  if (parts_.device.is_gpu()) {
+    parts_.receiver = over_nccl(std::move(parts_.receiver), /*ordinal=*/0, transport);
+  }
   hello_.transports = {"ucx"};
   hello_.state_address = advertised(config_.advertise_state, parts_.receiver->address()).str();
   return {};

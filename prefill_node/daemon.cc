@@ -5,6 +5,7 @@
 #include "common/model/wire.h"
 #include "common/net/admin.h"
 #include "kernels/isa.h"
+#include "transport/nccl/nccl_transport.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace akv::prefill {
@@ -102,8 +103,9 @@ Result<ReadyAddresses> Daemon::start() {
   });
   transport.local_address = HostPort{config_.state.host, 0};
   AKV_ASSIGN_OR_RETURN(const std::string ucx, transport::describe_ucx(transport));
-  AKV_ASSIGN_OR_RETURN(auto ucx_sender, transport::make_ucx_sender(transport));
-  AKV_ASSIGN_OR_RETURN(parts_.sender, wrap_sender(std::move(ucx_sender), config_.coats));
+  AKV_ASSIGN_OR_RETURN(auto sender, transport::make_ucx_sender(transport));
+  if (parts_.device.is_gpu()) sender = over_nccl(std::move(sender), /*ordinal=*/0, transport);
+  AKV_ASSIGN_OR_RETURN(parts_.sender, wrap_sender(std::move(sender), config_.coats));
 
   const auto options = config_.service_options(parts_.device);
   parts_.service = std::make_unique<PrefillService>(

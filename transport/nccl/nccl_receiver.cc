@@ -26,7 +26,6 @@ struct Incoming {
   const LandingSpec spec;
   std::vector<bool> landed;
   size_t landed_count = 0;
-  size_t by_nccl = 0;  // of them
   std::array<std::byte, nccl::kHelloBytes> hello{};
   std::array<std::byte, nccl::kVerdictBytes> verdict{};
   std::vector<std::array<std::byte, nccl::kTicketBytes>> tickets;
@@ -36,7 +35,9 @@ struct Incoming {
   uint32_t receiving = 0;      // operations with the pair
   bool plain_open = false;
   bool announcing_open = false;
-  bool plain_chosen = false;  // the sender said so
+  bool plain_chosen = false;    // the sender said so
+  bool all_sent = false;        // the sender said so
+  std::optional<Error> broken;  // the first receive that failed
   std::optional<Error> ending;
   bool cancelled_here = false;
   TimePoint drain_until;
@@ -210,29 +211,41 @@ class NcclReceiver final : public Receiver {
         in->spec.device_destinations.empty() ? nullptr : in->spec.device_destinations[record];
     ++in->receiving;
     ++counters_.records_inflight;
-    in->pair->receive(ticket.number, to, device, [this, in, record](const Status& status) {
-      loop_.submit([this, in, record, status] { on_received(in, record, status); });
-    });
+    // By name: a landing owns its pair, whose thread must not be the one to let go of it.
+    in->pair->receive(ticket.number, to, device,
+                      [this, id = in->spec.transfer, record](const Status& status) {
+                        loop_.submit([this, id, record, status] {
+                          --counters_.records_inflight;
+                          const auto it = incoming_.find(id);
+                          if (it == incoming_.end()) return;
+                          on_received(IncomingPtr(it->second), record, status);
+                        });
+                      });
   }
 
   void on_received(const IncomingPtr& in, uint32_t record, const Status& status) {
     --in->receiving;
-    --counters_.records_inflight;
     if (status.ok()) {
-      ++in->by_nccl;
       mark_landed(*in, record);
       if (in->complete() && in->plain_open) inner_->cancel(in->spec.transfer);
-    } else if (in->by_nccl > 0) {
-      fail(in, status.error());
+    } else if (!in->broken) {
+      in->broken = status.error();
     }
-    // With nothing landed yet the sender falls back to the plain landing, or ends this one.
+    judge(in);
     settle(in);
+  }
+
+  // A receive that failed is not the end yet: the sender may fall back, and says what it does. Only
+  // when it believes all is sent is the rest lost.
+  void judge(const IncomingPtr& in) {
+    if (in->all_sent && in->broken) fail(in, *in->broken);
   }
 
   void on_verdict(const IncomingPtr& in) {
     switch (static_cast<nccl::Verdict>(in->verdict[0])) {
       case nccl::Verdict::kSent:
-        return;
+        in->all_sent = true;
+        return judge(in);
       case nccl::Verdict::kPlain:
         in->plain_chosen = true;
         return inner_->cancel(nccl::announcing(in->spec.transfer));

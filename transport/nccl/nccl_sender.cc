@@ -172,8 +172,12 @@ class NcclSender final : public Sender {
     ++counters_.records_inflight;
     const uint64_t number = out->pair->send(
         payload.bytes, payload.device,
-        [this, out, index, epoch = out->epoch](const Status& status) {
-          loop_.submit([this, out, index, epoch, status] { on_sent(out, index, epoch, status); });
+        // By name: a transfer owns its pair, whose thread must not be the one to let go of it.
+        [this, id = out->channel->id, index, epoch = out->epoch](const Status& status) {
+          loop_.submit([this, id, index, epoch, status] {
+            --counters_.records_inflight;
+            if (const OutgoingPtr still = find(id)) on_sent(still, index, epoch, status);
+          });
         });
     const nccl::Ticket ticket{.number = number, .bytes = payload.bytes.size()};
     (void)inner_->post(*out->inner, nccl::kFirstTicket + record, owned(encode(ticket))).ok();
@@ -181,7 +185,6 @@ class NcclSender final : public Sender {
 
   void on_sent(const OutgoingPtr& out, size_t index, uint64_t epoch, const Status& status) {
     --out->sending;
-    --counters_.records_inflight;
     const bool current = epoch == out->epoch;
     if (status.ok()) {
       ++out->sent;

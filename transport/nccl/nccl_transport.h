@@ -22,4 +22,11 @@ std::unique_ptr<Receiver> make_nccl_receiver(std::unique_ptr<Receiver> inner,
                                              std::shared_ptr<Nccl> nccl,
                                              const TransportConfig& config);
 
+// The same with the library, for device `ordinal`; where load_nccl() fails, `inner` as it is.
+// config.on_notice hears which and why.
+std::unique_ptr<Sender> over_nccl(std::unique_ptr<Sender> inner, int ordinal,
+                                  const TransportConfig& config);
+std::unique_ptr<Receiver> over_nccl(std::unique_ptr<Receiver> inner, int ordinal,
+                                    const TransportConfig& config);
+
 }  // namespace akv::transport
