@@ -126,8 +126,9 @@ struct TransportConfig {
   uint64_t record_bytes_max = 1ull << 30;
   // UCX only. Transports and devices as UCX_TLS and UCX_NET_DEVICES name them; empty: UCX's own
   // choice (UCX_TLS/UCX_NET_DEVICES of the environment). "tcp" is safe between containers,
-  // "tcp,posix,sysv" is several times faster between processes of one host.
-  std::string ucx_transports = "tcp,posix,sysv";
+  // "tcp,posix,sysv" is faster between processes of one host, but a sender that is killed while it
+  // writes leaves the receiver's shared queue blocked for all others until the receiver restarts.
+  std::string ucx_transports = "tcp";
   std::string ucx_devices;
   // Sender, UCX only: the local address to dial from; port 0 and an empty host leave the choice
   // to the system.

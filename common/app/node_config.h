@@ -27,7 +27,7 @@ struct NodeConfig {
   int64_t heartbeat_ms = 1000;
   int64_t lease_ms = 15'000;
   int64_t transfer_timeout_ms = 30'000;
-  std::string ucx_transports = "tcp,posix,sysv";
+  std::string ucx_transports = "tcp";
   std::string ucx_devices;
   std::string curve_key;
   std::string curve_peers;

@@ -223,8 +223,7 @@ void Dispatcher::retry(Request& request, const Error& error, const char* phase) 
 void Dispatcher::engine_over(Request& request) {
   request.has_engine = false;
   if (Peer* peer = peers_.find(Role::kDecode, request.engine)) {
-    peer->outstanding_tokens -=
-        std::min<uint64_t>(peer->outstanding_tokens, request.spec.prompt_ids.size());
+    peer->done(request.spec.prompt_ids.size());
   }
 }
 
@@ -232,8 +231,7 @@ void Dispatcher::engine_over(Request& request) {
 void Dispatcher::prefill_over(Request& request) {
   if (!std::exchange(request.prefilling, false)) return;
   if (Peer* peer = peers_.find(Role::kPrefill, request.prefill)) {
-    peer->outstanding_tokens -=
-        std::min<uint64_t>(peer->outstanding_tokens, request.spec.prompt_ids.size());
+    peer->done(request.spec.prompt_ids.size());
   }
 }
 

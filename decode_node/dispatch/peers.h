@@ -1,6 +1,7 @@
 // The prefill and decode peers of a front door: whom to dial, who fits, who is loaded least.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -36,6 +37,11 @@ struct Peer {
   proto::Load load;                 // of its last heartbeat
   uint64_t outstanding_tokens = 0;  // prompt tokens that we sent there and that are not done
   uint64_t last_pick = 0;           // number of the pick that chose it last; 0: none
+  // Work of ours there is over. The last heartbeat counted it too, so it is taken out of both.
+  void done(uint64_t tokens) {
+    outstanding_tokens -= std::min(outstanding_tokens, tokens);
+    load.queue_tokens -= std::min(load.queue_tokens, tokens);
+  }
   bool usable() const { return state == State::kUp && !load.draining && load.ready; }
 };
 

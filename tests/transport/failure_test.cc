@@ -55,6 +55,8 @@ TEST_P(FailureTest, SenderKilledWithRecordsInFlight) {
     EXPECT_LT(ms_between(killed, events.ended_at()), kFoundWithin_ms);
     expect_poison_stays(memory);
   }
+  // The dead sender may have blocked the shared queue for good: transport/ucx/README.md.
+  if (GetParam() == Kind::kUcxShm) return;
   // The same transfer by another sender is a new landing.
   LandRecorder events;
   ASSERT_TRUE(expect_peer(*rig.receiver, memory, events).ok());
