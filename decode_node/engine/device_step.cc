@@ -59,7 +59,8 @@ uint64_t DeviceStepEngine::Inputs::carve(int64_t max_rows, std::byte* base) {
   const auto take = [&](auto*& pointer, int64_t count) {
     using T = std::remove_reference_t<decltype(*pointer)>;
     if (base != nullptr) pointer = reinterpret_cast<T*>(base + size);
-    const auto bytes = static_cast<uint64_t>(count) * sizeof(T);
+    const auto bytes =
+        static_cast<uint64_t>(count) * sizeof(T);  // NOLINT(bugprone-sizeof-expression)
     size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   };
   take(ids, max_rows);

@@ -62,22 +62,25 @@ void Pair::receive(uint64_t number, std::span<std::byte> host, std::byte* device
   put(number, std::move(operation));
 }
 
-void Pair::put(uint64_t number, Operation&& operation) {
-  std::optional<Error> refused;
-  {
-    std::lock_guard lock(mutex_);
-    if (over_) {
-      refused = broken_;
-    } else if (number < next_issued_ || waiting_.contains(number)) {
-      // A peer that numbers two messages alike has lost the sequence: nothing after it would fit.
-      refused = make_error(Code::kDataLoss, "NCCL message " + std::to_string(number) + " again");
-      if (!broken_) broken_ = refused;
-    } else {
-      waiting_.emplace(number, std::move(operation));
-    }
-  }
+void Pair::put(uint64_t number, Operation operation) {
+  const std::optional<Error> refused = try_put(number, operation);
   wake_.notify_all();
   if (refused) operation.done(*refused);
+}
+
+// Takes the operation, or says why not and leaves it.
+std::optional<Error> Pair::try_put(uint64_t number, Operation& operation) {
+  std::lock_guard lock(mutex_);
+  if (over_) return broken_;
+  if (number < next_issued_ || waiting_.contains(number)) {
+    // A peer that numbers two messages alike has lost the sequence: nothing after it would fit.
+    if (!broken_) {
+      broken_ = make_error(Code::kDataLoss, "NCCL message " + std::to_string(number) + " again");
+    }
+    return broken_;
+  }
+  waiting_.emplace(number, std::move(operation));
+  return std::nullopt;
 }
 
 void Pair::run() {

@@ -55,7 +55,8 @@ class Pair {
     uint64_t link_number = 0;
     TimePoint since;
   };
-  void put(uint64_t number, Operation&& operation);
+  void put(uint64_t number, Operation operation);
+  std::optional<Error> try_put(uint64_t number, Operation& operation);
   void run();
   bool join();
   void issue();

@@ -120,6 +120,7 @@ PlanHeader layout(const PlanSizes& sizes, int blocks, int64_t* bytes) {
   header.starts = take((int64_t{blocks} + 1) * static_cast<int64_t>(sizeof(int32_t)));
   header.row_table = take(sizes.rows * static_cast<int64_t>(sizeof(PlanRow)));
   header.piece_table = take(sizes.pieces * static_cast<int64_t>(sizeof(Piece)));
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): a table of pointers
   header.pages = take(sizes.pages * static_cast<int64_t>(sizeof(const bf16*)));
   *bytes = end;
   return header;
