@@ -105,10 +105,10 @@ TEST(WholeNodeTest, TokensOutsideTheVocabularyAreNoAnswer) {
 
 // The rotations and embeddings that START indexes end where the model's do.
 TEST(WholeNodeTest, AStartBeyondTheContextIsRefused) {
-  WholeNode node;
   const std::vector<std::vector<int32_t>> starts = {
       std::vector<int32_t>(2000, 1), std::vector<int32_t>(20, 1), {1, 264}, {-1}};
   for (const auto& tokens : starts) {
+    WholeNode node;  // the hook is set while no event can come yet
     node.on_event = [&](PeerEvent& event) {
       const auto* opened = std::get_if<proto::Opened>(&event);
       if (opened != nullptr)
