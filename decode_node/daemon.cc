@@ -1,6 +1,7 @@
 // Construction, start and stop; messages are in daemon_messages.cc.
 #include "decode_node/daemon.h"
 
+#include "common/device/host.h"
 #include "common/model/wire.h"
 #include "common/net/admin.h"
 #include "decode_node/engine/cpu_step.h"
@@ -176,6 +177,10 @@ Status Daemon::start_engine() {
       parts_.model, parts_.tokenizer->end_tokens(), std::move(parts_.compute), options,
       *parts_.receiver, *parts_.probe, context_.log,
       [this](uint64_t owner, EngineEvent&& event) { emit(owner, std::move(event)); });
+  if (!parts_.device.is_gpu()) {
+    parts_.huge_weights =
+        std::make_unique<HugeWeights>(parts_.model, memory_limit_bytes(), context_.log);
+  }
   hello_.capacity.max_sessions = options.max_sessions;
   hello_.capacity.max_state_bytes = options.max_state_bytes;
   return {};
@@ -285,6 +290,7 @@ void Daemon::stop() {
   if (parts_.control) parts_.control->stop();
   if (parts_.local) parts_.local->stop();
   if (parts_.engine) parts_.engine->stop();
+  parts_.huge_weights.reset();
   parts_.receiver.reset();
   parts_.api.reset();
 }

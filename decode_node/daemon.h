@@ -17,6 +17,7 @@
 #include "decode_node/config.h"
 #include "decode_node/dispatch/dispatcher.h"
 #include "decode_node/dispatch/peer_watch.h"
+#include "decode_node/engine/huge_weights.h"
 #include "decode_node/local.h"
 #include "decode_node/probe.h"
 #include "decode_node/scheduler/engine.h"
@@ -48,6 +49,7 @@ class Daemon : private api::ApiObserver {
     EngineParts compute;  // until the engine takes them
     std::unique_ptr<model::Tokenizer> tokenizer;
     std::unique_ptr<model::ChatTemplate> chat_template;
+    std::unique_ptr<HugeWeights> huge_weights;
     std::unique_ptr<Probe> probe;
     std::unique_ptr<net::ControlLoop> control;
     std::unique_ptr<transport::Receiver> receiver;

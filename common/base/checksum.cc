@@ -1,7 +1,11 @@
 #include "common/base/checksum.h"
 
 #include <openssl/evp.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>  // XXH3_64bits by the CPU's widest vectors, not by those of the build
+#else
 #include <xxhash.h>
+#endif
 
 #include "common/base/check.h"
 

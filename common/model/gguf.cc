@@ -1,12 +1,7 @@
 #include "common/model/gguf.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -49,19 +44,6 @@ Error wrong_element(const char* wanted, GgufType got) {
   return make_error(Code::kInvalidArgument,
                     fmt::format("array of {} expected, its element type is {}", wanted,
                                 static_cast<uint32_t>(got)));
-}
-
-// Maps a file read-only. Small owner of a descriptor: closed on every path.
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
-Error io_error(const std::string& path, const char* what) {
-  const Code code = errno == ENOENT ? Code::kNotFound : Code::kIo;
-  return make_error(code, fmt::format("{} {}: {}", what, path, std::strerror(errno)), path);
 }
 
 }  // namespace
@@ -138,27 +120,12 @@ Result<std::unique_ptr<const GgufFile>> GgufFile::parse(std::span<const std::byt
 }
 
 Result<std::unique_ptr<const GgufFile>> GgufFile::open(const std::string& path) {
-  Descriptor file_handle{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file_handle.fd < 0) return io_error(path, "cannot open");
-  struct stat info {};
-  if (::fstat(file_handle.fd, &info) != 0) return io_error(path, "cannot stat");
-  if (!S_ISREG(info.st_mode)) {
-    return make_error(Code::kInvalidArgument, fmt::format("{} is no regular file", path), path);
-  }
-  const auto size = static_cast<size_t>(info.st_size);
-  if (size == 0) {
-    return make_error(Code::kInvalidArgument, fmt::format("GGUF {} is empty", path), path);
-  }
-  void* map = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_handle.fd, 0);
-  if (map == MAP_FAILED) return io_error(path, "cannot map");
+  AKV_ASSIGN_OR_RETURN(FileMap map, FileMap::open(path));
   std::unique_ptr<GgufFile> file = GgufParser::make_file();
-  GgufParser::attach_map(*file, map, size, path);
+  GgufParser::attach(*file, map.bytes(), path);
+  file->map_ = std::move(map);
   AKV_RETURN_IF_ERROR(GgufParser(file->bytes_, path).parse(*file));
   return std::unique_ptr<const GgufFile>(std::move(file));
-}
-
-GgufFile::~GgufFile() {
-  if (map_ != nullptr) ::munmap(map_, map_size_);
 }
 
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/file_map.h"
 #include "common/base/result.h"
 #include "kernels/types.h"
 
@@ -65,8 +66,7 @@ struct GgufTensor {
 // A parsed GGUF file. Every offset, count, type and length was checked against the file's size
 // before use: metadata keys and tensor names are unique, tensors are of types that we read,
 // aligned, inside the file and do not overlap. Immutable after open: all const members are
-// thread-safe. The map is private and read-only; a file that another process truncates while it is
-// mapped raises SIGBUS, as for every mmap reader.
+// thread-safe.
 class GgufFile {
  public:
   // Maps and parses `path`. Errors: kNotFound / kIo (open, map), kInvalidArgument (malformed; the
@@ -76,9 +76,11 @@ class GgufFile {
   // Parses bytes that the caller keeps alive; `name` stands in messages. For tests and the fuzzer.
   static Result<std::unique_ptr<const GgufFile>> parse(std::span<const std::byte> bytes,
                                                        std::string name);
-  ~GgufFile();
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
+
+  // The file's map, for FileMap::move_to_huge_pages(); empty after parse().
+  const FileMap& map() const { return map_; }
 
   const std::string& name() const { return name_; }
   uint32_t version() const { return version_; }
@@ -115,8 +117,7 @@ class GgufFile {
 
   std::string name_;
   std::span<const std::byte> bytes_;
-  void* map_ = nullptr;  // null: the bytes are the caller's
-  size_t map_size_ = 0;
+  FileMap map_;  // empty: the bytes are the caller's
   size_t head_size_ = 0;
   uint32_t version_ = 0;
   std::vector<Entry> metadata_;

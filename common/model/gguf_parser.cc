@@ -65,12 +65,6 @@ void GgufParser::attach(GgufFile& file, std::span<const std::byte> bytes, std::s
   file.name_ = std::move(name);
 }
 
-void GgufParser::attach_map(GgufFile& file, void* map, size_t size, std::string name) {
-  file.map_ = map;
-  file.map_size_ = size;
-  attach(file, {static_cast<const std::byte*>(map), size}, std::move(name));
-}
-
 Error GgufParser::fail(std::string_view what) const {
   return make_error(
       Code::kInvalidArgument,

@@ -14,11 +14,10 @@ namespace akv::model {
 class GgufParser {
  public:
   GgufParser(std::span<const std::byte> bytes, std::string name);
-  // Runs once. `file` gets everything but its map.
+  // Runs once. `file` gets everything but its bytes.
   Status parse(GgufFile& file);
   static std::unique_ptr<GgufFile> make_file() { return std::unique_ptr<GgufFile>(new GgufFile()); }
   static void attach(GgufFile& file, std::span<const std::byte> bytes, std::string name);
-  static void attach_map(GgufFile& file, void* map, size_t size, std::string name);
 
  private:
   Status parse_header(GgufFile& file, uint64_t* tensors, uint64_t* entries);

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/kv/codec.h"
+#include "common/model/gguf.h"
 #include "common/model/wire.h"
 #include "prefill_node/engine/layer_stream.h"
 
@@ -48,6 +50,14 @@ std::vector<bf16> clustered_rows(int64_t tokens, int row, std::minstd_rand& rand
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const model::Model>> load_model(const std::string& path, bool mapped) {
+  AKV_ASSIGN_OR_RETURN(auto model, model::Model::load(path));
+  const std::atomic<bool> stop{mapped};
+  const auto moved = model->file().map().move_to_huge_pages(stop);
+  if (!moved.ok()) std::fprintf(stderr, "weights stay mapped: %s\n", moved.error().message.c_str());
+  return model;
+}
 
 Result<State> prefill(const std::shared_ptr<const model::Model>& model, int64_t depth,
                       const Parallel& parallel) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "common/base/result.h"
 #include "common/kv/plan.h"
@@ -20,6 +21,10 @@ struct State {
   double compress_ms = 0;  // of it
   double logits_ms = 0;    // the head on the last position, in addition
 };
+
+// The model as a decode node has it after a moment: on huge pages where the system gives them,
+// unless `mapped`.
+Result<std::shared_ptr<const model::Model>> load_model(const std::string& path, bool mapped);
 
 // Prefills and compresses a prompt of `depth` made-up tokens.
 Result<State> prefill(const std::shared_ptr<const model::Model>& model, int64_t depth,

@@ -2,7 +2,7 @@
 // at which depth, for how many sessions. Real model, real codec, distinct state memory a session.
 //
 //   engine_bench --model M [--threads N] [--rounds R] [--steps K] [--prefill-rounds R]
-//                [--state-mib M [--page-share X]] DEPTH[xSESSIONS]...
+//                [--state-mib M [--page-share X]] [--mapped] DEPTH[xSESSIONS]...
 //
 // One JSON object a line: prefill and compression of DEPTH tokens (once a depth), and the best and
 // median time of a decode step of SESSIONS rows behind it, over R rounds of K steps. --state-mib
@@ -31,6 +31,7 @@ struct Arguments {
   int steps = 16;
   uint64_t state_mib = 0;  // 0: SESSIONS is given
   double page_share = 0.125;
+  bool mapped = false;                         // weights stay on the file's pages
   std::vector<std::pair<int64_t, int>> cases;  // depth, sessions
 };
 
@@ -51,6 +52,8 @@ Result<Arguments> parse(int argc, char** argv) {
       a.state_mib = std::strtoull(argv[++i], nullptr, 10);
     } else if (text == "--page-share" && more) {
       a.page_share = std::atof(argv[++i]);
+    } else if (text == "--mapped") {
+      a.mapped = true;
     } else if (text == "--steps" && more) {
       a.steps = std::atoi(argv[++i]);
     } else {
@@ -200,7 +203,7 @@ Status fill_pool(const std::shared_ptr<const model::Model>& model, const State& 
 }
 
 Status run(const Arguments& a) {
-  AKV_ASSIGN_OR_RETURN(const auto model, model::Model::load(a.model));
+  AKV_ASSIGN_OR_RETURN(const auto model, load_model(a.model, a.mapped));
   WorkerPool pool(a.threads);
   const Parallel parallel = parallel_view(pool);
   std::map<int64_t, State> states;

@@ -121,6 +121,7 @@ def stages(options, report):
         if row["what"] == "roofs":
             report.emit("roof", "copy of 128 MiB, all cores, read and written", "rate",
                         row["copy_gb_per_s"], "GB/s")
+            report.emit("roof", "reading 128 MiB, all cores", "rate", row["read_gb_per_s"], "GB/s")
             report.emit("roof", "prefill GEMM, 512 rows", "rate", row["gemm_gmadd_per_s"],
                         "G multiply-adds/s")
             copy = row["copy_gb_per_s"]

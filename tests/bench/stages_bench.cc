@@ -6,6 +6,7 @@
 // One JSON object a line. --synthetic takes made-up states, at depths beyond the model's context.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +30,7 @@ struct Arguments {
   int threads = cpu_count();
   int rounds = 20;
   bool synthetic = false;
+  bool mapped = false;                         // weights stay on the file's pages
   std::vector<std::pair<int64_t, int>> cases;  // depth, sessions
 };
 
@@ -37,6 +39,8 @@ bool parse(int argc, char** argv, Arguments& a) {
     const std::string text = argv[i];
     if (text == "--synthetic") {
       a.synthetic = true;
+    } else if (text == "--mapped") {
+      a.mapped = true;
     } else if (text.starts_with("--") && i + 1 < argc) {
       const char* value = argv[++i];
       if (text == "--model") a.model = value;
@@ -64,6 +68,23 @@ double copy_gb_per_s(const Parallel& parallel) {
       std::memcpy(&to[at], &from[at], kPiece);
     });
     best = std::max(best, 2.0 * kBytes / ms_since(start) / 1e6);
+  }
+  return best;
+}
+
+// Best rate of reading 128 MiB by all workers, in search of a byte that is not there.
+double read_gb_per_s(const Parallel& parallel) {
+  constexpr size_t kBytes = size_t{128} << 20, kPiece = size_t{1} << 20;
+  const std::vector<char> bytes(kBytes, 1);
+  double best = 0;
+  for (int round = 0; round < 6; ++round) {
+    std::atomic<int> found{0};
+    const TimePoint start = SteadyClock::now();
+    parallel.run(static_cast<int>(kBytes / kPiece), [&](int piece, int) {
+      const char* from = &bytes[static_cast<size_t>(piece) * kPiece];
+      if (std::memchr(from, 2, kPiece) != nullptr) ++found;
+    });
+    if (found == 0) best = std::max(best, kBytes / ms_since(start) / 1e6);
   }
   return best;
 }
@@ -258,15 +279,16 @@ Status run_case(const std::shared_ptr<const model::Model>& model, const Argument
 }
 
 Status run(const Arguments& a) {
-  AKV_ASSIGN_OR_RETURN(const auto model, model::Model::load(a.model));
+  AKV_ASSIGN_OR_RETURN(const auto model, load_model(a.model, a.mapped));
   WorkerPool pool(a.threads);
   const Parallel parallel = parallel_view(pool);
   const double copy = copy_gb_per_s(parallel);
+  const double read = read_gb_per_s(parallel);
   const double gemm = gemm_gmadd_per_s(*model, parallel);
   std::printf(
-      "{\"what\":\"roofs\",\"copy_gb_per_s\":%.2f,\"gemm_gmadd_per_s\":%.2f,"
+      "{\"what\":\"roofs\",\"copy_gb_per_s\":%.2f,\"read_gb_per_s\":%.2f,\"gemm_gmadd_per_s\":%.2f,"
       "\"isa\":\"%s\",\"threads\":%d}\n",
-      copy, gemm, isa_name(active_isa()), a.threads);
+      copy, read, gemm, isa_name(active_isa()), a.threads);
   for (const auto& [depth, sessions] : a.cases) {
     AKV_RETURN_IF_ERROR(run_case(model, a, depth, sessions, parallel, copy, gemm));
   }
@@ -279,9 +301,10 @@ Status run(const Arguments& a) {
 int main(int argc, char** argv) {
   akv::bench::Arguments arguments;
   if (!akv::bench::parse(argc, argv, arguments)) {
-    std::fprintf(stderr,
-                 "usage: stages_bench --model M [--threads N] [--rounds R] [--synthetic] "
-                 "DEPTH[xSESSIONS]...\n");
+    std::fprintf(
+        stderr,
+        "usage: stages_bench --model M [--threads N] [--rounds R] [--synthetic] [--mapped] "
+        "DEPTH[xSESSIONS]...\n");
     return 2;
   }
   const akv::Status status = akv::bench::run(arguments);

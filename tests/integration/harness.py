@@ -174,10 +174,12 @@ class Stream:
         self.connection.request("POST", path, json.dumps({**body, "stream": True}),
                                 {"Content-Type": "application/json"})
         self.socket = self.connection.sock
+        self.status = None
         self.done = False
 
     def __iter__(self):
         answer = self.connection.getresponse()
+        self.status = answer.status
         assert answer.status == 200, answer.read()
         for line in answer:
             if not line.startswith(b"data: "):

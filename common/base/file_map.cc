@@ -1,0 +1,134 @@
+#include "common/base/file_map.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+namespace akv {
+namespace {
+
+constexpr size_t kHugePage = 2 << 20;
+// What is held twice at a time, and how long a stop may have to wait.
+constexpr size_t kPiece = 32 * kHugePage;
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+Error io_error(const std::string& path, const char* what) {
+  const int number = errno;
+  const Code code = number == ENOENT ? Code::kNotFound : Code::kIo;
+  return make_error(code, fmt::format("{} {}: {}", what, path, std::strerror(number)), path);
+}
+
+std::byte* align_up(void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
+}
+
+// Address space, aligned to huge pages somewhere inside; null where there is none.
+void* reserve(size_t size, int protection) {
+  void* p = ::mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? nullptr : p;
+}
+
+bool huge_pages_given() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string words((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return !words.empty() && words.find("[never]") == std::string::npos;
+}
+
+// Copies [from, from + size) to huge pages and puts them in its place. Both ends are aligned.
+Status move_piece(std::byte* from, size_t size) {
+  void* room = reserve(size + kHugePage, PROT_READ | PROT_WRITE);
+  if (room == nullptr) return make_error(Code::kResourceExhausted, "no memory for huge pages");
+  std::byte* copy = align_up(room);
+  std::byte* end = static_cast<std::byte*>(room) + size + kHugePage;
+  if (::madvise(copy, size, MADV_HUGEPAGE) != 0) {
+    ::munmap(room, size + kHugePage);
+    return make_error(Code::kUnsupported, "the system gives no huge pages");
+  }
+  std::memcpy(copy, from, size);
+  // One step for readers: the kernel holds the address space's lock from unmapping to moving.
+  if (::mprotect(copy, size, PROT_READ) != 0 ||
+      ::mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, from) == MAP_FAILED) {
+    ::munmap(room, size + kHugePage);
+    return make_error(Code::kResourceExhausted,
+                      fmt::format("cannot move pages: {}", std::strerror(errno)));
+  }
+  // What is left on both sides; the middle may be another thread's by now.
+  if (copy != room) ::munmap(room, static_cast<size_t>(copy - static_cast<std::byte*>(room)));
+  if (copy + size != end) ::munmap(copy + size, static_cast<size_t>(end - copy) - size);
+  return {};
+}
+
+}  // namespace
+
+Result<FileMap> FileMap::open(const std::string& path) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return io_error(path, "cannot open");
+  struct stat info {};
+  if (::fstat(file.fd, &info) != 0) return io_error(path, "cannot stat");
+  if (!S_ISREG(info.st_mode)) {
+    return make_error(Code::kInvalidArgument, fmt::format("{} is no regular file", path), path);
+  }
+  FileMap map;
+  map.size_ = static_cast<size_t>(info.st_size);
+  if (map.size_ == 0) {
+    return make_error(Code::kInvalidArgument, fmt::format("{} is empty", path), path);
+  }
+  map.reserved_size_ = map.size_ + kHugePage;
+  map.reserved_ = reserve(map.reserved_size_, PROT_NONE);
+  if (map.reserved_ == nullptr) return io_error(path, "cannot map");
+  std::byte* at = align_up(map.reserved_);
+  if (::mmap(at, map.size_, PROT_READ, MAP_PRIVATE | MAP_FIXED, file.fd, 0) == MAP_FAILED) {
+    return io_error(path, "cannot map");
+  }
+  map.data_ = at;
+  return map;
+}
+
+FileMap::~FileMap() {
+  if (reserved_ != nullptr) ::munmap(reserved_, reserved_size_);
+}
+
+FileMap::FileMap(FileMap&& other) noexcept
+    : reserved_(std::exchange(other.reserved_, nullptr)),
+      reserved_size_(std::exchange(other.reserved_size_, 0)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+FileMap& FileMap::operator=(FileMap&& other) noexcept {
+  std::swap(reserved_, other.reserved_);
+  std::swap(reserved_size_, other.reserved_size_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Result<uint64_t> FileMap::move_to_huge_pages(const std::atomic<bool>& stop) const {
+  if (!huge_pages_given()) {
+    return make_error(Code::kUnsupported, "transparent huge pages are switched off");
+  }
+  const size_t whole = size_ / kHugePage * kHugePage;
+  uint64_t moved = 0;
+  while (moved < whole && !stop) {
+    const size_t size = std::min<size_t>(kPiece, whole - moved);
+    AKV_RETURN_IF_ERROR(move_piece(const_cast<std::byte*>(data_) + moved, size));
+    moved += size;
+  }
+  return moved;
+}
+
+}  // namespace akv
