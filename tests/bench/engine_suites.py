@@ -80,7 +80,7 @@ def engine(options, report):
     if options.peers:
         peers["f16"] = options.peer.measure(cases)
         rows += report.json_lines("engine, once more", command + cases)
-        for kv in ("q8_0", "q4_0"):
+        for kv in sorted(set(options.peer_kv.split(",")) - {"f16"}):
             peers[kv] = options.peer.measure([cases[0]] + cases[-2:], kv)
     for (what, depth, sessions), row in best_of(rows).items():
         config = f"depth {depth}, {sessions} sessions, theta auto"

@@ -26,6 +26,8 @@ def parse():
     parser.add_argument("--out", default="build/bench", help="folder of results and plots")
     parser.add_argument("--quick", action="store_true", help="short prompts, few rounds")
     parser.add_argument("--peers", action="store_true", help="llama.cpp in the same run")
+    parser.add_argument("--peer-kv", default="f16,q8_0,q4_0", metavar="TYPES",
+                        help="llama.cpp's KV formats; f16 is always one of them")
     parser.add_argument("--isa", choices=["best", "avx2"], default="best",
                         help="hold both sides to an instruction set")
     parser.add_argument("--check", action="store_true", help="compare with the stored ratios")
