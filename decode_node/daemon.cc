@@ -1,7 +1,6 @@
 // Construction, start and stop; messages are in daemon_messages.cc.
 #include "decode_node/daemon.h"
 
-#include "common/device/host.h"
 #include "common/model/wire.h"
 #include "common/net/admin.h"
 #include "decode_node/engine/cpu_step.h"
@@ -179,7 +178,7 @@ Status Daemon::start_engine() {
       [this](uint64_t owner, EngineEvent&& event) { emit(owner, std::move(event)); });
   if (!parts_.device.is_gpu()) {
     parts_.huge_weights =
-        std::make_unique<HugeWeights>(parts_.model, memory_limit_bytes(), context_.log);
+        std::make_unique<HugeWeights>(parts_.model, config_.room_for_weights(), context_.log);
   }
   hello_.capacity.max_sessions = options.max_sessions;
   hello_.capacity.max_state_bytes = options.max_state_bytes;

@@ -8,10 +8,10 @@
 
 namespace akv::decode {
 
-HugeWeights::HugeWeights(std::shared_ptr<const model::Model> model, uint64_t memory_limit_bytes,
+HugeWeights::HugeWeights(std::shared_ptr<const model::Model> model, uint64_t room_bytes,
                          Logger log) {
   const uint64_t bytes = model->file().file_bytes();
-  if (bytes > memory_limit_bytes / 8) {
+  if (bytes > room_bytes) {
     log.info("weights stay mapped", {{"bytes", bytes}, {"reason", "little memory beside them"}});
     return;
   }

@@ -196,3 +196,32 @@ def test_curve_keys_are_required_when_given(tmp_path):
     finally:
         for daemon in (good, bad, plain, prefill):
             daemon.close()
+
+
+def moved(daemon, event):
+    return h.wait_until(lambda: daemon.log_events(event), what=event)[0]
+
+
+def test_weights_go_to_huge_pages_where_the_budgets_leave_room():
+    node = h.decode("--local")
+    try:
+        h.wait_ready(node)
+        h.wait_until(lambda: node.log_events("weights on huge pages")
+                     or node.log_events("weights stay mapped"), what="an answer on huge pages")
+        if node.log_events("weights stay mapped"):
+            assert "huge pages" in moved(node, "weights stay mapped")["reason"]
+            pytest.skip("no huge pages here")
+        size = h.MODEL.stat().st_size
+        assert size - (2 << 20) < moved(node, "weights on huge pages")["bytes"] <= size
+        reply = h.post(node, "/v1/completions", h.completion("One, two, three,", max_tokens=4))
+        assert reply[0] == 200
+    finally:
+        node.close()
+
+
+def test_weights_stay_mapped_where_states_may_take_all_memory():
+    node = h.decode("--local", "--max-state-bytes", "100TiB")
+    try:
+        assert "memory" in moved(node, "weights stay mapped")["reason"]
+    finally:
+        node.close()
