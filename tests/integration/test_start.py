@@ -220,7 +220,7 @@ def test_weights_go_to_huge_pages_where_the_budgets_leave_room():
 
 
 def test_weights_stay_mapped_where_states_may_take_all_memory():
-    node = h.decode("--local", "--max-state-bytes", "100TiB")
+    node = h.decode("--local", "--max-state-bytes", "100000G")
     try:
         assert "memory" in moved(node, "weights stay mapped")["reason"]
     finally:
