@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "kernels/cuda/launch.h"
+
 namespace akv::bench {
 namespace {
 
@@ -110,8 +112,8 @@ void* DeviceMemory::allocate_bytes(size_t bytes) {
 }
 
 void fill_random(bf16* out, int64_t count, uint64_t seed) {
-  fill_kernel<<<static_cast<unsigned>((count + 255) / 256), 256>>>(reinterpret_cast<uint16_t*>(out),
-                                                                   count, seed);
+  AKV_LAUNCH(fill_kernel, static_cast<unsigned>((count + 255) / 256), 256, 0, DeviceStream{},
+             reinterpret_cast<uint16_t*>(out), count, seed);
   check(cudaGetLastError(), "random numbers");
   check(cudaDeviceSynchronize(), "random numbers");
 }
@@ -146,17 +148,6 @@ Roofs device_roofs() {
   roofs.bf16_flop_per_s = 1e3 * flop_per_clock * attribute(cudaDevAttrClockRate) *
                           attribute(cudaDevAttrMultiProcessorCount);
   return roofs;
-}
-
-double copy_rate(cudaStream_t stream) {
-  constexpr size_t kBytes = size_t{1} << 30;
-  DeviceMemory memory;
-  char* from = memory.allocate<char>(kBytes);
-  char* to = memory.allocate<char>(kBytes);
-  const double seconds = seconds_per_call(stream, 1, 5, [&](int) {
-    check(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice, stream), "a copy");
-  });
-  return 2.0 * kBytes / seconds;
 }
 
 double seconds_per_call(cudaStream_t stream, int calls, int rounds,
@@ -231,6 +222,27 @@ bool Report::attempt(const std::string& config, const std::string& metric,
   }
 }
 
+void report_bandwidth(Report& report, const Roofs& roofs, cudaStream_t stream, size_t bytes) {
+  report.figure({.config = "device",
+                 .metric = "HBM by its clock",
+                 .value = roofs.hbm_bytes_per_s * 1e-9,
+                 .unit = "GB/s"});
+  report.attempt("device", "copy rate, both ways", [&] {
+    DeviceMemory memory;
+    char* from = memory.allocate<char>(bytes);
+    char* to = memory.allocate<char>(bytes);
+    const double seconds = seconds_per_call(stream, 1, 5, [&](int) {
+      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
+    });
+    const double rate = 2.0 * static_cast<double>(bytes) / seconds;
+    report.figure({.config = "device",
+                   .metric = "copy rate, both ways",
+                   .value = rate * 1e-9,
+                   .unit = "GB/s",
+                   .roof_share = rate / roofs.hbm_bytes_per_s});
+  });
+}
+
 std::string no_device() {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
@@ -238,6 +250,14 @@ std::string no_device() {
   return devices == 0 ? "no device" : "";
 }
 
-std::string in_k(int64_t tokens) { return std::to_string(tokens / 1024) + "K"; }
+std::string in_k(int64_t tokens) {
+  return tokens % 1024 == 0 ? std::to_string(tokens / 1024) + "K" : std::to_string(tokens);
+}
+
+std::vector<int64_t> lengths(std::vector<int64_t> all, int64_t most) {
+  if (most < all.front()) return {most};
+  std::erase_if(all, [&](int64_t tokens) { return tokens > most; });
+  return all;
+}
 
 }  // namespace akv::bench

@@ -56,9 +56,6 @@ struct Roofs {
 };
 Roofs device_roofs();
 
-// Bytes a second of a large copy on the device, read and written bytes counted.
-double copy_rate(cudaStream_t stream);
-
 // Seconds of one call: the median of `rounds` (after a warm-up) of `calls` calls each. `enqueue`
 // gets 0 .. calls - 1. As one CUDA graph where the calls can be captured.
 double seconds_per_call(cudaStream_t stream, int calls, int rounds,
@@ -95,10 +92,17 @@ class Report {
   bool failed_ = false;
 };
 
+// Lines of the memory's bandwidth: by its clock, and of a copy of `bytes` on the device, with read
+// and written bytes counted.
+void report_bandwidth(Report& report, const Roofs& roofs, cudaStream_t stream, size_t bytes);
+
 // Empty where a device works, else why none does.
 std::string no_device();
 
 // "32K" of 32768.
 std::string in_k(int64_t tokens);
+
+// Those of the lengths, in rising order, that are at most `most`; `most` itself where none is.
+std::vector<int64_t> lengths(std::vector<int64_t> all, int64_t most);
 
 }  // namespace akv::bench

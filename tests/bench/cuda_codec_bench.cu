@@ -17,6 +17,7 @@
 
 #include "common/kv/device_encoder.h"
 #include "common/kv/state.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/flash_prefill.h"
 #include "kernels/gemm.h"
 #include "tests/bench/cuda_bench.h"
@@ -29,7 +30,13 @@ namespace {
 constexpr kv::KvShape kShape{32, 32, 8, 128};
 constexpr int kModel = 4096, kInner = 14336;
 constexpr int64_t kChunkRows = 4096;  // the engine's default on a GPU
-constexpr int kTimedLayers = 8, kRounds = 5;
+
+// Toy lengths are for the CPU shim: fewer calls, and products of a 64th of the model's widths.
+struct Scale {
+  explicit Scale(int64_t most)
+      : layers(most >= 8192 ? 8 : 1), rounds(most >= 8192 ? 5 : 1), shrink(most >= 8192 ? 1 : 64) {}
+  int layers, rounds, shrink;
+};
 
 void expect(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.error().message);
@@ -55,7 +62,8 @@ bf16* clustered_rows(DeviceMemory& memory, int64_t rows, int row, uint64_t seed)
   fill_random(centres, int64_t{200} * row, seed);
   fill_random(noise, n, seed + 1000);
   bf16* out = memory.allocate<bf16>(static_cast<size_t>(n));
-  clustered_kernel<<<static_cast<unsigned>((n + 255) / 256), 256>>>(out, centres, noise, n, row);
+  AKV_LAUNCH(clustered_kernel, static_cast<unsigned>((n + 255) / 256), 256, 0, DeviceStream{}, out,
+             centres, noise, n, row);
   check(cudaGetLastError(), "random rows");
   check(cudaDeviceSynchronize(), "random rows");
   return out;
@@ -131,13 +139,15 @@ class Pinned {
 // A layer of a prompt of a length: its compression and its prefill.
 class Layer {
  public:
-  Layer(int64_t tokens, cudaStream_t stream)
-      : tokens_(tokens),
+  Layer(int64_t tokens, const Scale& scale, cudaStream_t stream)
+      : scale_(scale),
+        tokens_(tokens),
         stream_(stream),
         plan_(*kv::plan_state(kShape, tokens, {})),
         k_(clustered_rows(memory_, tokens, kKvRow, 1)),
         v_(clustered_rows(memory_, tokens, kKvRow, 2)),
-        q_(clustered_rows(memory_, kChunkRows, kShape.heads * kShape.head_dim, 3)) {}
+        chunk_rows_(std::min(kChunkRows, tokens)),
+        q_(clustered_rows(memory_, chunk_rows_, kShape.heads * kShape.head_dim, 3)) {}
 
   const kv::StatePlan& plan() const { return plan_; }
 
@@ -154,7 +164,7 @@ class Layer {
         memory.allocate<std::byte>(static_cast<size_t>(kv::DeviceEncoder::memory_bytes(plan_)));
     const Pinned host(plan_.record_bytes[5]);
     const kv::DeviceEncoder encoder(plan_, 7, scratch);
-    const double seconds = seconds_per_call(stream_, kTimedLayers, kRounds, [&](int) {
+    const double seconds = seconds_per_call(stream_, scale_.layers, scale_.rounds, [&](int) {
       expect(encoder.encode(input, copied ? host.span() : std::span<std::byte>{},
                             DeviceStream{stream_}));
     });
@@ -172,14 +182,14 @@ class Layer {
     params.k = k_;
     params.v = v_;
     params.out_bf16 =
-        memory.allocate<bf16>(static_cast<size_t>(kChunkRows * kShape.heads * kShape.head_dim));
+        memory.allocate<bf16>(static_cast<size_t>(chunk_rows_ * kShape.heads * kShape.head_dim));
     params.q_heads = kShape.heads;
     params.kv_heads = kShape.kv_heads;
     params.head_dim = kShape.head_dim;
-    params.rows = kChunkRows;
-    const auto chunks = static_cast<int>(tokens_ / kChunkRows);
+    params.rows = chunk_rows_;
+    const auto chunks = static_cast<int>(tokens_ / chunk_rows_);
     const double per_chunk = seconds_per_call(stream_, chunks, 3, [&](int chunk) {
-      params.pos0 = chunk * kChunkRows;
+      params.pos0 = chunk * chunk_rows_;
       kernels::cuda::flash_prefill(params, DeviceStream{stream_});
     });
     return per_chunk * chunks;
@@ -188,40 +198,44 @@ class Layer {
  private:
   static constexpr int kKvRow = kShape.kv_heads * kShape.head_dim;
   DeviceMemory memory_;
+  Scale scale_;
   int64_t tokens_;
   cudaStream_t stream_;
   kv::StatePlan plan_;
-  bf16 *k_, *v_, *q_;
+  bf16 *k_, *v_;
+  int64_t chunk_rows_;
+  bf16* q_;
 };
 
 // Seconds of a layer's seven products for a chunk of rows.
-double products_of_chunk(cudaStream_t stream, std::string& description) {
+double products_of_chunk(const Scale& scale, cudaStream_t stream, std::string& description) {
   struct Product {
     int64_t n, k;
   };
   constexpr Product kProducts[] = {{kModel, kModel}, {1024, kModel},   {1024, kModel},
                                    {kModel, kModel}, {kInner, kModel}, {kInner, kModel},
                                    {kModel, kInner}};
+  const int64_t rows = kChunkRows / scale.shrink;
   DeviceMemory memory;
-  bf16* x = memory.allocate<bf16>(static_cast<size_t>(kChunkRows) * kInner);
-  bf16* w = memory.allocate<bf16>(static_cast<size_t>(kInner) * kModel);
-  fill_random(x, kChunkRows * kInner, 4);
-  fill_random(w, int64_t{kInner} * kModel, 5);
-  float* y = memory.allocate<float>(static_cast<size_t>(kChunkRows) * kInner);
+  bf16* x = memory.allocate<bf16>(static_cast<size_t>(rows * kInner));
+  bf16* w = memory.allocate<bf16>(static_cast<size_t>(kInner) * kModel / scale.shrink);
+  fill_random(x, rows * kInner, 4);
+  fill_random(w, int64_t{kInner} * kModel / scale.shrink, 5);
+  float* y = memory.allocate<float>(static_cast<size_t>(rows * kInner));
   constexpr size_t kWorkspace = kernels::cuda::Gemm::kWorkspaceBytes;
   kernels::cuda::Gemm gemm(memory.allocate<std::byte>(kWorkspace), kWorkspace);
   description = gemm.description();
-  return seconds_per_call(stream, 1, kRounds, [&](int) {
+  return seconds_per_call(stream, 1, scale.rounds, [&](int) {
     for (const Product& p : kProducts) {
-      gemm.run(x, kChunkRows, w, p.n, p.k, y, false, DeviceStream{stream});
+      gemm.run(x, rows, w, p.n / scale.shrink, p.k / scale.shrink, y, false, DeviceStream{stream});
     }
   });
 }
 
-void run_case(int64_t tokens, double chunk_seconds, const Roofs& roofs, cudaStream_t stream,
-              Report& report) {
+void run_case(int64_t tokens, double chunk_seconds, const Scale& scale, const Roofs& roofs,
+              cudaStream_t stream, Report& report) {
   const std::string config = in_k(tokens);
-  Layer layer(tokens, stream);
+  Layer layer(tokens, scale, stream);
   const Work work = work_of(layer.plan());
   const auto milliseconds = [&](const char* metric, double seconds, double roof) {
     report.figure({.config = config,
@@ -267,13 +281,13 @@ int run(int64_t most) {
     cudaStream_t stream = nullptr;
     check(cudaStreamCreate(&stream), "a stream");
     const Roofs roofs = device_roofs();
+    const Scale scale(most);
     std::string products;
-    const double chunk = products_of_chunk(stream, products);
+    const double chunk = products_of_chunk(scale, stream, products);
     std::fprintf(stderr, "products by %s\n", products.c_str());
-    for (const int64_t tokens : {8192, 32768, 65536, 131072}) {
-      if (tokens > most) continue;
+    for (const int64_t tokens : lengths({8192, 32768, 65536, 131072}, most)) {
       report.attempt(in_k(tokens), "compression over prefill of the same prompt",
-                     [&] { run_case(tokens, chunk, roofs, stream, report); });
+                     [&] { run_case(tokens, chunk, scale, roofs, stream, report); });
     }
   });
   return report.status();

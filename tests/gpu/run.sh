@@ -23,15 +23,17 @@ print(":".join(path for root in roots for path in sorted(glob.glob(root + "/nvid
 PYTHON
 }
 
-libraries="${LD_LIBRARY_PATH:-}"
 if [[ -d "$here/bin" ]]; then
   find_binary() { find "$here/bin" -maxdepth 1 -name "$1" -type f | sort; }
-  libraries="$here/lib:$libraries"
+  libraries="$here/lib"
 else
   build="${1:-$here/../../build/release}"
   find_binary() { find "$build" -name "$1" -type f -perm -u+x -not -path '*/CMakeFiles/*' | sort; }
+  libraries=""
 fi
-libraries="$libraries:/usr/local/cuda/lib64:$(package_libraries)"
+for more in "${LD_LIBRARY_PATH:-}" /usr/local/cuda/lib64 "$(package_libraries)"; do
+  libraries="$libraries${libraries:+${more:+:}}$more"
+done
 # Only what is ours sees them: the machine's own programs keep their libraries.
 ours=(env "LD_LIBRARY_PATH=$libraries")
 
@@ -57,17 +59,21 @@ say "device: $(nvidia-smi -L 2>/dev/null | head -1)"
 
 failed=()
 passed=0
-fails() { # NAME: a JSON line and a word
+# NAME STATUS: a JSON line and a word.
+fails() {
+  local why="exit status $2"
+  (($2 == 124)) && why="out of time"
   failed+=("$1")
-  printf '{"bench":"gpu","config":"all","metric":"%s","error":"failed"}\n' "$1"
-  say "FAIL $1"
+  printf '{"bench":"gpu","config":"all","metric":"%s","error":"%s"}\n' "$1" "$why"
+  say "FAIL $1: $why"
 }
 
-# Within LIMIT seconds of what is left once RESERVE are set aside: limited RESERVE LIMIT COMMAND…
+# limited RESERVE LIMIT COMMAND…: within LIMIT seconds, and RESERVE of the budget stay; status 124
+# where that was not enough.
 limited() {
   local limit=$(($(left) - $1))
   ((limit > $2)) && limit=$2
-  ((limit > 5)) || { say "no time left: ${*:3}"; return 124; }
+  ((limit > 5)) || return 124
   timeout "$limit" "${@:3}"
 }
 
@@ -77,7 +83,7 @@ for test in $(find_binary '*_test_gpu'); do
     passed=$((passed + 1))
     say "ok   $name"
   else
-    fails "$name"
+    fails "$name" $?
     tail -40 "$work/log" >&2
   fi
 done
@@ -86,15 +92,17 @@ if limited 120 60 env "AKV_LIBRARY_PATH=$libraries" \
   python3 "$here/pair.py" "$prefill" "$decode" "$model"; then
   say "ok   pair"
 else
-  fails pair
+  fails pair $?
 fi
 
-for bench in $(find_binary 'cuda_*_bench'); do
-  name="$(basename "$bench")"
-  if limited 5 90 "${ours[@]}" "$bench"; then
+mapfile -t benches < <(find_binary 'cuda_*_bench')
+for i in "${!benches[@]}"; do
+  name="$(basename "${benches[i]}")"
+  after=$((${#benches[@]} - i - 1)) # each keeps 15 seconds
+  if limited $((5 + 15 * after)) 120 "${ours[@]}" "${benches[i]}"; then
     say "ok   $name"
   else
-    fails "$name"
+    fails "$name" $?
   fi
 done
 
@@ -104,11 +112,12 @@ if [[ -x "$sanitizer" && -n "$engines" ]]; then
   limited 2 60 "${ours[@]}" "$sanitizer" --error-exitcode 9 "$engines" \
     --gtest_filter='Engines.PrefillGivesTheCpusLogits:Engines.ReplayedGraphsEqualEagerSteps' \
     >"$work/log" 2>&1
-  case $? in
+  status=$?
+  case $status in
     0) say "ok   compute-sanitizer" ;;
-    124) say "cut  compute-sanitizer: no time" ;;
+    124) say "cut  compute-sanitizer: out of time" ;;
     *)
-      fails compute-sanitizer
+      fails compute-sanitizer $status
       tail -40 "$work/log" >&2
       ;;
   esac
