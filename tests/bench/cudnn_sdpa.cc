@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
@@ -31,9 +32,12 @@ void check(cudnnStatus_t status, const char* what) {
   throw std::runtime_error(std::string(what) + ": status " + std::to_string(status));
 }
 
-// The library stays loaded: it keeps state in the driver.
+// The library stays loaded: it keeps state in the driver. The frontend looks for a CUDA runtime of
+// its own; it is to be of the version that it was compiled for.
 void load_library() {
   if (fe::cudnn_dlhandle != nullptr) return;
+  const std::string runtime = "libcudart.so." + std::to_string(CUDART_VERSION / 1000);
+  setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.c_str(), /*overwrite=*/0);
   fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
   if (fe::cudnn_dlhandle == nullptr) throw std::runtime_error(dlerror());
 }
@@ -65,7 +69,10 @@ class Sdpa : public CudnnSdpa {
   }
 
   void run(const SdpaBuffers& buffers, void* stream) override {
-    check(fe::detail::set_stream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
+    if (stream != stream_) {
+      check(fe::detail::set_stream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
+      stream_ = stream;
+    }
     std::unordered_map<int64_t, void*> tensors = {{kQ, const_cast<void*>(buffers.q)},
                                                   {kK, const_cast<void*>(buffers.k)},
                                                   {kV, const_cast<void*>(buffers.v)},
@@ -103,6 +110,7 @@ class Sdpa : public CudnnSdpa {
   }
 
   cudnnHandle_t handle_ = nullptr;
+  void* stream_ = nullptr;  // the handle's
   fe::graph::Graph graph_;
 };
 

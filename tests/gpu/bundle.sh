@@ -17,9 +17,10 @@ done < <(find "$build" -type f -perm -u+x -not -path '*/CMakeFiles/*' \
   -o -name write_small_model \))
 # Everything but the parts of the C library, which fit only each other; the driver's library is the
 # machine's too.
+c_library='/(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libcuda)\.so'
 for binary in "$stage"/bin/*; do
   ldd "$binary" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
-done | sort -u | grep -vE '/(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libcuda)\.so' | while read -r library; do
+done | sort -u | grep -vE "$c_library" | while read -r library; do
   cp -L "$library" "$stage/lib/"
 done
 # UCX finds its modules beside its library.
@@ -31,7 +32,7 @@ fi
 # Loaded by name, by UCX and by cuDNN's frontend; a few hundred KiB.
 cudart="$(sed -n 's/^CUDA_CUDART:FILEPATH=//p' "$build/CMakeCache.txt")"
 if [[ -f "$cudart" ]]; then
-  cp -L "$cudart" "$stage/lib/$(basename "$(readlink -f "$cudart")")"
+  cp -L "$cudart" "$stage/lib/$(readelf -d "$cudart" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')"
 fi
 strip --strip-unneeded "$stage"/bin/* "$stage"/lib/*.so* 2>/dev/null || true
 cp "$here/run.sh" "$here/pair.py" "$stage/"
