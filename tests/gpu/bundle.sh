@@ -15,10 +15,12 @@ while read -r binary; do
 done < <(find "$build" -type f -perm -u+x -not -path '*/CMakeFiles/*' \
   \( -name '*_test_gpu' -o -name 'cuda_*_bench' -o -name prefill_node -o -name decode_node \
   -o -name write_small_model \))
-# Everything but the C library itself; the driver's library is the machine's.
+# Everything but the parts of the C library, which fit only each other; the driver's library is the
+# machine's too.
+c_library='/(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libcuda)\.so'
 for binary in "$stage"/bin/*; do
   ldd "$binary" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
-done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|libcuda)\.so' | while read -r library; do
+done | sort -u | grep -vE "$c_library" | while read -r library; do
   cp -L "$library" "$stage/lib/"
 done
 # UCX finds its modules beside its library.
@@ -26,6 +28,11 @@ ucx="$(ldd "$stage/bin/prefill_node" | awk '/libucp/ {print $3}')"
 if [[ -d "$(dirname "$ucx")/ucx" ]]; then
   mkdir -p "$stage/lib/ucx"
   cp -L "$(dirname "$ucx")"/ucx/lib*.so.0 "$stage/lib/ucx/"
+fi
+# Loaded by name, by UCX and by cuDNN's frontend; a few hundred KiB.
+cudart="$(sed -n 's/^CUDA_CUDART:FILEPATH=//p' "$build/CMakeCache.txt")"
+if [[ -f "$cudart" ]]; then
+  cp -L "$cudart" "$stage/lib/$(readelf -d "$cudart" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')"
 fi
 strip --strip-unneeded "$stage"/bin/* "$stage"/lib/*.so* 2>/dev/null || true
 cp "$here/run.sh" "$here/pair.py" "$stage/"

@@ -3,8 +3,10 @@ compressed and a dense prompt. Prints a JSON line per figure. Standard library o
 the bundle.
 
 usage: pair.py PREFILL_NODE DECODE_NODE MODEL
+AKV_LIBRARY_PATH, where it is set, is the daemons' LD_LIBRARY_PATH, and not this program's.
 """
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +21,11 @@ CODEC = ["--min-compress-tokens", "0", "--theta", "0.5"]
 class Daemon:
     def __init__(self, program, *flags):
         self.log = tempfile.NamedTemporaryFile("w+b")
-        self.process = subprocess.Popen([program, *flags], stdout=subprocess.PIPE, stderr=self.log)
+        environment = dict(os.environ)
+        if "AKV_LIBRARY_PATH" in environment:
+            environment["LD_LIBRARY_PATH"] = environment["AKV_LIBRARY_PATH"]
+        self.process = subprocess.Popen([program, *flags], stdout=subprocess.PIPE, stderr=self.log,
+                                        env=environment)
         line = self.process.stdout.readline().decode()
         ready = re.match(r"ready (\{.*\})", line)
         if not ready:

@@ -48,13 +48,32 @@ struct FlashShape {
 template <class Shape, int Rows, class RowPointer>
 __device__ __forceinline__ void fetch_rows(uint16_t* shared, int valid, RowPointer row_pointer) {
   static_assert(Rows * Shape::kPieces % Shape::kThreads == 0);
-#pragma unroll 2
+  const int tid = opaque(static_cast<int>(threadIdx.x));
+#pragma unroll 1
   for (int i = 0; i < Rows * Shape::kPieces / Shape::kThreads; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + i * Shape::kThreads;
+    const int at = tid + i * Shape::kThreads;
     const int row = at / Shape::kPieces, piece = at % Shape::kPieces;
     const bool inside = row < valid;
     cp_async<16>(shared + row * Shape::kPitch + piece * 8,
                  row_pointer(inside ? row : 0) + piece * 8, inside);
+  }
+}
+
+// The same of a whole tile of keys whose rows are `stride` elements apart. A thread's pieces are
+// the same ones of rows a step apart, so that a copy costs an addition: the general form's twenty
+// instructions a copy are a quarter of the kernel's.
+template <class Shape>
+__device__ __forceinline__ void fetch_whole_tile(uint16_t* shared, const uint16_t* from,
+                                                 int stride) {
+  constexpr int kStep = Shape::kThreads / Shape::kPieces;  // rows
+  const int tid = opaque(static_cast<int>(threadIdx.x));
+  const int row = tid / Shape::kPieces, piece = tid % Shape::kPieces;
+  uint16_t* to = shared + row * Shape::kPitch + piece * 8;
+  from += row * stride + piece * 8;
+#pragma unroll
+  for (int i = 0; i < Shape::kKeys / kStep; ++i) {
+    cp_async<16>(to + i * kStep * Shape::kPitch, from);
+    from += kStep * stride;
   }
 }
 
@@ -133,9 +152,12 @@ struct FlashWarp {
     }
   }
 
-  // logits -> probabilities relative to the maximum so far; rescales what was summed under the one
-  // before. Key 0 is in every row's first tile, so the maximum is finite from there on.
-  __device__ __forceinline__ void softmax(float scale_log2) {
+  // Takes the tile's maxima in; rescales what was summed under the ones before. Few tiles after the
+  // first ones move a maximum: the outputs are left alone where no row of the warp moved, since all
+  // factors are one. Key 0 is in every row's first tile, so maxima are finite from there on.
+  __device__ __forceinline__ void raise_maxima(float scale_log2) {
+    float rescale[kTiles][2];
+    bool moved = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
@@ -147,23 +169,38 @@ struct FlashWarp {
         }
         top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 1));
         top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 2));
-        const float rescale = exp2_approx((max[i][half] - top) * scale_log2);
+        moved |= top > max[i][half];
+        rescale[i][half] = exp2_approx((max[i][half] - top) * scale_log2);
         max[i][half] = top;
-        const float shift = top * scale_log2;
-        float total = 0.0f;
+      }
+    }
+    if (!__any_sync(kFullWarp, moved)) return;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) sum[i][half] *= rescale[i][half];
+#pragma unroll
+      for (int j = 0; j < kDim / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[i][j][e] *= rescale[i][e / 2];
+      }
+    }
+  }
+
+  // logits -> probabilities relative to the maxima, which hold this tile's.
+  __device__ __forceinline__ void exponentiate(float scale_log2) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float shift = max[i][half] * scale_log2;
 #pragma unroll
         for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
             logits[i][j][e] = exp2_approx(fmaf(logits[i][j][e], scale_log2, -shift));
-            total += logits[i][j][e];
+            sum[i][half] += logits[i][j][e];
           }
-        }
-        sum[i][half] = fmaf(sum[i][half], rescale, total);
-#pragma unroll
-        for (int j = 0; j < kDim / 8; ++j) {
-          out[i][j][2 * half] *= rescale;
-          out[i][j][2 * half + 1] *= rescale;
         }
       }
     }
@@ -244,6 +281,12 @@ __global__ void __launch_bounds__(FlashShape<HeadDim>::kThreads)
   const int kv_stride = p.kv_heads * HeadDim;
   const auto fetch = [&](const uint16_t* from, int first, uint16_t* to) {
     const uint16_t* base = from + static_cast<int64_t>(first) * kv_stride + kv_head * HeadDim;
+    if constexpr (Shape::kThreads % Shape::kPieces == 0) {
+      if (keys - first >= Shape::kKeys) {
+        fetch_whole_tile<Shape>(to, base, kv_stride);
+        return cp_async_commit();
+      }
+    }
     fetch_rows<Shape, Shape::kKeys>(to, keys - first,
                                     [&](int row) { return base + row * kv_stride; });
     cp_async_commit();
@@ -262,7 +305,8 @@ __global__ void __launch_bounds__(FlashShape<HeadDim>::kThreads)
     fetch(p.v, first, v_shared);
     w.multiply_keys(q_shared + warp_row * Shape::kPitch, k_shared);
     if (first + Shape::kKeys > unmasked) w.mask(p, first_row + warp_row + w.lane / 4, first);
-    w.softmax(p.scale_log2);
+    w.raise_maxima(p.scale_log2);
+    w.exponentiate(p.scale_log2);
     cp_async_wait<0>();
     __syncthreads();  // V is there for all; K is read by none
     if (first + Shape::kKeys < keys) fetch(p.k, first + Shape::kKeys, k_shared);

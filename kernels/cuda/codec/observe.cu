@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(CodecLayer layer, Lay
   float* shared = logits + kObserveChunk * kLogitStride;
   const int64_t stride = static_cast<int64_t>(layer.kv_heads) * depth;
   const int valid = static_cast<int>(min(int64_t{kObserveChunk}, layer.tokens - first));
-  bool bad = load_tile_f32(layer.k + first * stride + head * depth, stride, kObserveChunk, valid,
-                           depth, keys);
+  bool bad =
+      load_tile(layer.k + first * stride + head * depth, stride, kObserveChunk, valid, depth, keys);
   __syncthreads();
   rotate_tile(layer.rope, first, valid, depth, keys);
   for (int strip = 0; strip < layer.lanes(); strip += kStrip) {

@@ -14,63 +14,54 @@ namespace akv::kernels::cuda {
 
 inline constexpr int kTilePad = 8;  // elements
 
-// rows x depth bf16 from `source` (stride in elements, aligned to 16 bytes) by all threads; rows
-// from `valid` on are zero. Returns whether this thread met a value that is not finite.
+// What a tile holds of 16 bytes of a bf16 row: as they are, or widened to f32.
+__device__ __forceinline__ void store_eight(const uint4& eight, bf16* to) {
+  *reinterpret_cast<uint4*>(to) = eight;
+}
+__device__ __forceinline__ void store_eight(const uint4& eight, float* to) {
+  const float2 a = widen_pair(eight.x), b = widen_pair(eight.y);
+  const float2 c = widen_pair(eight.z), d = widen_pair(eight.w);
+  reinterpret_cast<float4*>(to)[0] = make_float4(a.x, a.y, b.x, b.y);
+  reinterpret_cast<float4*>(to)[1] = make_float4(c.x, c.y, d.x, d.y);
+}
+
+// A tile of rows x depth, by all threads: row r is where row_of(r) points (bf16, aligned to 16
+// bytes), or zeros where that is null. Returns whether this thread met a value that is not finite.
+template <class T, class RowOf>
+__device__ __forceinline__ bool load_rows(int rows, int depth, T* tile, const RowOf& row_of) {
+  const int per_row = depth / 8;
+  bool bad = false;
+  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
+    const int row = i / per_row, part = i % per_row;
+    const bf16* from = row_of(row);
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (from != nullptr) eight = *reinterpret_cast<const uint4*>(from + part * 8);
+    bad |= not_finite(eight);
+    store_eight(eight, tile + row * (depth + kTilePad) + part * 8);
+  }
+  return bad;
+}
+
+// The same of rows that are `stride` elements apart; those from `valid` on are zero.
+template <class T>
 __device__ __forceinline__ bool load_tile(const bf16* source, int64_t stride, int rows, int valid,
-                                          int depth, bf16* tile) {
-  const int per_row = depth / 8;
-  bool bad = false;
-  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
-    const int row = i / per_row, part = i % per_row;
-    uint4 eight = make_uint4(0, 0, 0, 0);
-    if (row < valid) {
-      eight = *reinterpret_cast<const uint4*>(source + row * stride + part * 8);
-    }
-    bad |= not_finite(eight);
-    *reinterpret_cast<uint4*>(tile + row * (depth + kTilePad) + part * 8) = eight;
-  }
-  return bad;
+                                          int depth, T* tile) {
+  return load_rows(rows, depth, tile, [&](int row) -> const bf16* {
+    return row < valid ? source + row * stride : nullptr;
+  });
 }
 
-// The same, widened to f32.
-__device__ __forceinline__ bool load_tile_f32(const bf16* source, int64_t stride, int rows,
-                                              int valid, int depth, float* tile) {
-  const int per_row = depth / 8;
-  bool bad = false;
-  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
-    const int row = i / per_row, part = i % per_row;
-    uint4 eight = make_uint4(0, 0, 0, 0);
-    if (row < valid) {
-      eight = *reinterpret_cast<const uint4*>(source + row * stride + part * 8);
-    }
-    bad |= not_finite(eight);
-    const float2 a = widen_pair(eight.x), b = widen_pair(eight.y);
-    const float2 c = widen_pair(eight.z), d = widen_pair(eight.w);
-    float4* to = reinterpret_cast<float4*>(tile + row * (depth + kTilePad) + part * 8);
-    to[0] = make_float4(a.x, a.y, b.x, b.y);
-    to[1] = make_float4(c.x, c.y, d.x, d.y);
-  }
-  return bad;
-}
-
-// Post-RoPE queries of one KV head (counted in the layer): lanes first .. first + rows - 1, those
-// from m on are zero. Returns as load_tile does.
+// The same of the post-RoPE queries of one KV head (counted in the layer): lanes first .. first +
+// rows - 1, those from m on are zero.
 __device__ __forceinline__ bool load_queries(const CodecLayer& layer, int head, int first, int rows,
                                              bf16* tile) {
-  const int depth = layer.head_dim, per_row = depth / 8;
-  bool bad = false;
-  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
-    const int row = i / per_row, part = i % per_row, w = first + row;
-    uint4 eight = make_uint4(0, 0, 0, 0);
-    if (w < layer.queries()) {
-      const int64_t at = static_cast<int64_t>(w / layer.group) * layer.kv_heads * layer.group +
-                         head * layer.group + w % layer.group;
-      eight = *reinterpret_cast<const uint4*>(layer.q + at * depth + part * 8);
-    }
-    bad |= not_finite(eight);
-    *reinterpret_cast<uint4*>(tile + row * (depth + kTilePad) + part * 8) = eight;
-  }
-  return bad;
+  return load_rows(rows, layer.head_dim, tile, [&](int row) -> const bf16* {
+    const int w = first + row;
+    if (w >= layer.queries()) return nullptr;
+    const int64_t at = static_cast<int64_t>(w / layer.group) * layer.kv_heads * layer.group +
+                       head * layer.group + w % layer.group;
+    return layer.q + at * layer.head_dim;
+  });
 }
 
 // Rotates row r of a tile by the angles of position first + r, for rows below `valid`.

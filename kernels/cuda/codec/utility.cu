@@ -44,7 +44,7 @@ __device__ void load_residuals(const UtilityWork& u, int64_t first, int valid, f
   const int depth = layer.head_dim, row = depth + kTilePad, head = blockIdx.y;
   const int64_t stride = static_cast<int64_t>(layer.kv_heads) * depth;
   const bf16* source = layer.k + first * stride + (u.o.first + head) * depth;
-  load_tile_f32(source, stride, kTokens, valid, depth, tile);
+  load_tile(source, stride, kTokens, valid, depth, tile);
   __syncthreads();
   const int64_t at = (u.o.first + head) * layer.prefix() + first;
   const bf16* rows = u.anchors.rows + static_cast<int64_t>(head) * u.anchors.padded * depth;

@@ -210,6 +210,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMultiProcessorCount:
       *value = properties.multiProcessorCount;
       break;
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate:
+      *value = 1'000'000;  // kHz
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = 4096;
+      break;
     case cudaDevAttrL2CacheSize:
       *value = properties.l2CacheSize;
       break;
