@@ -10,7 +10,7 @@ namespace akv::transport {
 // Written by the progress thread (and open/expect), read by any.
 struct Counters {
   std::atomic<uint64_t> started{0}, completed{0}, failed{0}, cancelled{0};
-  std::atomic<uint64_t> records{0}, bytes{0}, refused{0};
+  std::atomic<uint64_t> records{0}, bytes{0}, device_records{0}, refused{0};
   std::atomic<uint64_t> connections_opened{0}, connections_lost{0}, connections_open{0};
   std::atomic<uint64_t> transfers_open{0}, records_inflight{0};
 
@@ -28,6 +28,7 @@ struct Counters {
     s.transfers_cancelled = cancelled;
     s.records = records;
     s.bytes = bytes;
+    s.device_records = device_records;
     s.messages_refused = refused;
     s.connections_opened = connections_opened;
     s.connections_lost = connections_lost;

@@ -27,6 +27,10 @@ Status LandingTable::add(LandingSpec spec) {
                                                     std::to_string(record_bytes_max_) + "]");
     }
   }
+  if (!spec.device_destinations.empty() &&
+      spec.device_destinations.size() != spec.destinations.size()) {
+    return make_error(Code::kInvalidArgument, "not one device destination a record");
+  }
   const Id128 id = spec.transfer;
   auto landing = std::make_shared<Landing>(std::move(spec));
   std::lock_guard lock(mutex_);

@@ -8,7 +8,8 @@
 //
 // Invariants, for every implementation and in every failure:
 //  1. A span is written only by a record with the landing's transfer id, token, attempt, index and
-//     exact length, and only once. Everything else is refused, and the sender is told why.
+//     exact length, and only once. Everything else is refused, and the sender is told why. The same
+//     holds for device destinations.
 //  2. After the terminal event (Complete or Failed) of a landing nothing writes to its spans, and
 //     after the terminal event of a channel nothing reads its payloads.
 //  3. Each open() or expect() that succeeded gets exactly one terminal event, at the latest
@@ -58,8 +59,11 @@ struct LandingAddress {
 struct RecordSent {  // the payload of this record is not read any more; it may not have landed
   uint32_t record = 0;
 };
-struct RecordLanded {  // every byte of this record is in its span
+// Every byte of this record is in its span, or, `on_device`, in its device destination instead:
+// whoever reads it on the host copies it there first.
+struct RecordLanded {
   uint32_t record = 0;
+  bool on_device = false;
 };
 // Receiver: every record has landed. Sender: the receiver said so, and finish() was called.
 struct Complete {};
@@ -81,8 +85,8 @@ using LandEventFn = std::function<void(const LandEvent&)>;
 struct Payload {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> keepalive;
-  // Optional: the same bytes in the memory of this process's device, valid as long as `bytes`, for
-  // transports that can read it.
+  // Optional: the same bytes in the memory of this process's device, complete before post() and
+  // valid as long as `bytes`, for transports that can read it (Sender::reads_device).
   const std::byte* device = nullptr;
 };
 
@@ -100,12 +104,20 @@ struct TransportStats {
   uint64_t transfers_cancelled = 0;  // cancel() by this end
   uint64_t records = 0;              // sent (Sender) or landed (Receiver)
   uint64_t bytes = 0;                // of those records, without message headers
+  uint64_t device_records = 0;       // of those: read from, or landed in, device memory
   uint64_t messages_refused = 0;     // Receiver: wrong token, index, length, ...
   uint64_t connections_opened = 0;
   uint64_t connections_lost = 0;  // closed by error, silence or FORCE
   uint64_t connections_open = 0;
   uint64_t transfers_open = 0;
   uint64_t records_inflight = 0;
+};
+
+// What a transport may do with device memory (Payload::device, LandingSpec::device_destinations).
+enum class DeviceMemory {
+  kNone,  // neither reads nor writes it
+  kHost,  // it is memory of the host (the tests' shim of CUDA)
+  kCuda,  // it is a CUDA device's
 };
 
 // Bounds and times of one Sender or Receiver. All are checked by the factories.
@@ -130,6 +142,12 @@ struct TransportConfig {
   // writes leaves the receiver's shared queue blocked for all others until the receiver restarts.
   std::string ucx_transports = "tcp";
   std::string ucx_devices;
+  // UCX only: what device memory is in this process. kCuda adds UCX's CUDA transports; where UCX
+  // has none, device memory is left alone, and on_notice hears why.
+  DeviceMemory device_memory = DeviceMemory::kNone;
+  // Called on each thread that a transport starts to move bytes, before it does; may be empty.
+  // Binds the thread to its device.
+  std::function<void()> on_thread_start;
   // Sender, UCX only: the local address to dial from; port 0 and an empty host leave the choice
   // to the system.
   HostPort local_address;
@@ -172,6 +190,13 @@ class Sender {
   // receiver's landing fails with kCancelled. Does nothing to a channel that has ended.
   virtual void cancel(ChannelId channel) = 0;
 
+  // Whether records to this landing are read from Payload::device where it is given. A hint: device
+  // memory that is kept for them pays off only then.
+  virtual bool reads_device(const LandingAddress& to) const {
+    (void)to;
+    return false;
+  }
+
   // "ucx", "inproc": what LandingAddress::transport must say.
   virtual std::string_view name() const = 0;
   virtual std::string_view version() const = 0;
@@ -187,8 +212,8 @@ struct LandingSpec {
   std::vector<std::span<std::byte>> destinations;
   TimePoint deadline;
   LandEventFn on_event;
-  // Optional, one for each destination: device memory that a transport which lands there fills
-  // too. Whether it did is not said; the destinations are the truth.
+  // Optional, one for each destination (null: none for that record), as large and valid as long:
+  // device memory that a transport which lands there fills instead. RecordLanded says which.
   std::vector<std::byte*> device_destinations{};
 };
 
@@ -217,8 +242,9 @@ class Receiver {
 
   virtual std::string_view name() const = 0;
   virtual std::string_view version() const = 0;
-  // What a sender may use beyond name() and version(), in the transport's own words, to be carried
-  // in the landing's address. A sender that does not know it ignores it.
+  // What a sender may use beyond name() and version(), to be carried in the landing's address:
+  // items of the layers' own words between semicolons. A sender ignores those that it does not
+  // know.
   virtual std::string extension() const { return {}; }
   virtual TransportStats stats() const = 0;
 };

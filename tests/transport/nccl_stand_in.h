@@ -28,6 +28,9 @@ class NcclStandIn final : public Nccl {
   std::atomic<uint64_t> messages{0};  // copied
   std::atomic<uint64_t> joined{0};    // ends made
   std::atomic<uint64_t> device_sends{0}, device_receives{0};
+  // An aborted receiver leaves rubbish in the device memory it was receiving to. Host memory is
+  // written once all bytes are there, or not at all.
+  std::atomic<bool> spoil{false};
 
   uint32_t version() const override { return version_number; }
 
@@ -50,12 +53,15 @@ class NcclStandIn final : public Nccl {
     wire->present[rank] = true;
     return std::unique_ptr<NcclLink>(std::make_unique<End>(*this, wire, rank));
   }
+  Result<std::unique_ptr<NcclLink>> join_alone() override {
+    return make_error(Code::kUnsupported, "the stand-in has two ranks");
+  }
 
  private:
   struct Message {
     const std::byte* from = nullptr;  // the sender's bytes
-    std::byte* host = nullptr;
-    std::byte* device = nullptr;
+    std::byte* to = nullptr;          // the receiver's
+    bool to_device = false;
     size_t sent_bytes = 0, received_bytes = 0;
     TimePoint met{};
     bool copied = false;
@@ -91,8 +97,8 @@ class NcclStandIn final : public Nccl {
       if (device != nullptr) ++nccl_.device_receives;
       std::lock_guard lock(wire_->mutex);
       Message& message = wire_->messages[next_];
-      message.host = host.data();
-      message.device = device;
+      message.to = device != nullptr ? device : host.data();
+      message.to_device = device != nullptr;
       message.received_bytes = host.size();
       return next_++;
     }
@@ -105,14 +111,18 @@ class NcclStandIn final : public Nccl {
     uint32_t window() const override { return 4; }
     void abort() override {
       std::lock_guard lock(wire_->mutex);
-      wire_->aborted = true;
+      wire_->aborted = true;  // nothing is copied any more
+      if (rank_ == 0) return;
+      for (auto& [number, m] : wire_->messages) {
+        if (nccl_.spoil && m.to_device && !m.copied) std::memset(m.to, 0xee, m.received_bytes);
+      }
       wire_->messages.clear();
     }
 
    private:
     Result<bool> copy(Message& m) {
       if (m.copied) return true;
-      if (m.from == nullptr || m.host == nullptr || nccl_.hang) return false;
+      if (m.from == nullptr || m.to == nullptr || nccl_.hang) return false;
       if (m.met == TimePoint{}) m.met = SteadyClock::now();
       if (ms_since(m.met) < static_cast<double>(nccl_.delay_ms)) return false;
       if (m.sent_bytes != m.received_bytes) {
@@ -123,8 +133,7 @@ class NcclStandIn final : public Nccl {
         wire_->failed = true;
         return make_error(Code::kUnavailable, "the network failed");
       }
-      std::memcpy(m.host, m.from, m.sent_bytes);
-      if (m.device != nullptr) std::memcpy(m.device, m.from, m.sent_bytes);
+      std::memcpy(m.to, m.from, m.sent_bytes);
       m.copied = true;
       ++nccl_.messages;
       return true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -157,6 +158,50 @@ struct Expected {
   Status status;
 };
 
+// The same with device memory beside it (the host's, here). As a decode engine does, each record is
+// brought to the side that it did not land in as soon as it is said to be there.
+struct ExpectedOnDevice {
+  ExpectedOnDevice(Receiver& receiver, std::vector<size_t> sizes)
+      : landing(receiver, {}), host(sizes), device(std::move(sizes)) {
+    host.fill(0xaa);
+    device.fill(0xbb);
+    LandingSpec spec;
+    landing.address.transfer = spec.transfer = Id128::random();
+    landing.address.token = spec.token = Id128::random();
+    landing.address.extension = receiver.extension();
+    spec.attempt = landing.address.attempt;
+    spec.destinations = host.records();
+    for (const auto& record : device.records()) spec.device_destinations.push_back(record.data());
+    spec.deadline = after_ms(60000);
+    spec.on_event = [this, record = events.fn()](const LandEvent& event) {
+      if (const auto* landed = std::get_if<RecordLanded>(&event)) bring(*landed);
+      record(event);
+    };
+    status = receiver.expect(std::move(spec));
+  }
+  bool arrived(const State& state) const {
+    return host.bytes == state.bytes && device.bytes == state.bytes;
+  }
+
+  Expected landing;  // refused, having no destination: only its address is used
+  State host, device;
+  LandRecorder events;
+  std::atomic<size_t> on_device{0};
+  Status status;
+
+ private:
+  void bring(const RecordLanded& landed) {
+    const auto on_host = host.record(landed.record);
+    const auto there = device.record(landed.record);
+    if (landed.on_device) {
+      ++on_device;
+      std::copy(there.begin(), there.end(), on_host.begin());
+    } else {
+      std::copy(on_host.begin(), on_host.end(), there.begin());
+    }
+  }
+};
+
 // A sender and a receiver that can reach each other.
 class Rig {
  public:
@@ -199,6 +244,21 @@ inline void post_all(Sender& sender, ChannelId channel, State& state) {
     EXPECT_TRUE(status.ok()) << status.error().message;
   }
   EXPECT_TRUE(sender.finish(channel).ok());
+}
+
+// A whole transfer whose payloads lie in device memory too; waits for its end.
+inline void ship_from_device(Sender& sender, const LandingAddress& to, State& state,
+                             SendRecorder& sent) {
+  State device = state;
+  auto channel = sender.open(to, after_ms(60000), sent.fn());
+  ASSERT_TRUE(channel.ok()) << channel.error().message;
+  for (uint32_t i = 0; i < state.sizes.size(); ++i) {
+    Payload both = payload(state.record(i));
+    both.device = device.record(i).data();
+    EXPECT_TRUE(sender.post(*channel, i, both).ok());
+  }
+  EXPECT_TRUE(sender.finish(*channel).ok());
+  EXPECT_TRUE(sent.wait_end());
 }
 
 }  // namespace akv::transport

@@ -78,6 +78,11 @@ TEST(WireTest, TheWorkedExampleOfTheReadme) {
   EXPECT_EQ(back->key.token, (Id128{3, 4}));
   EXPECT_EQ(back->record, 6u);
   EXPECT_EQ(back->bytes, 7u);
+  EXPECT_FALSE(back->on_device);
+  header.on_device = true;
+  const std::string from_device = encode(header);
+  EXPECT_EQ(from_device[44], 1);
+  EXPECT_TRUE(decode_record(bytes_of(from_device))->on_device);
 }
 
 TEST(WireTest, OtherVersionsAreMismatchButTheirHelloIsUnderstood) {

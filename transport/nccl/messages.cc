@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "transport/extension.h"
+
 namespace akv::transport::nccl {
 namespace {
 
@@ -74,10 +76,11 @@ std::string encode(const Capability& capability) {
 }
 
 std::optional<Capability> decode_capability(const std::string& text) {
-  if (!text.starts_with(kPrefix)) return std::nullopt;
-  const char* const end = text.data() + text.size();
+  const auto item = extension_item(text, kPrefix);
+  if (!item) return std::nullopt;
+  const char* const end = item->data() + item->size();
   Capability out;
-  const auto [slash, error] = std::from_chars(text.data() + kPrefix.size(), end, out.nccl_version);
+  const auto [slash, error] = std::from_chars(item->data(), end, out.nccl_version);
   if (error != std::errc{} || slash == end || *slash != '/') return std::nullopt;
   const auto id = Id128::from_hex(std::string_view(slash + 1, end));
   if (!id) return std::nullopt;

@@ -49,13 +49,13 @@ inline constexpr size_t kVerdictBytes = 1;
 // The announcing transfer's id and token from those of the landing, for both ends alike.
 Id128 announcing(const Id128& id);
 
-// What a receiver adds to its landings' addresses: "nccl/VERSION/INSTANCE".
+// A receiver's item in the extension of its landings' addresses: "nccl/VERSION/INSTANCE".
 struct Capability {
   uint32_t nccl_version = 0;
   Id128 receiver;
 };
 std::string encode(const Capability& capability);
-// Nothing where the text is not one.
+// Nothing where an extension has no such item.
 std::optional<Capability> decode_capability(const std::string& text);
 
 }  // namespace akv::transport::nccl

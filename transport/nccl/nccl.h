@@ -33,8 +33,8 @@ class NcclLink {
   // and receives meet in the order they were enqueued. `device`, where not null, is the same bytes
   // in device memory and is sent from; else `host` is staged. Both stay valid until done().
   virtual Result<uint64_t> send(std::span<const std::byte> host, const std::byte* device) = 0;
-  // Enqueues the receipt of exactly host.size() bytes into `device` where not null, and from there
-  // or from the staging memory into `host`.
+  // Enqueues the receipt of exactly host.size() bytes: into `device` where not null, and `host` is
+  // not touched; else by staging memory into `host`, which is written only once all bytes are here.
   virtual Result<uint64_t> receive(std::span<std::byte> host, std::byte* device) = 0;
   // True once the operation of this number is over: bytes read, or all there; never waits. An error
   // (the peer is gone, the network failed) is final for the link.
@@ -55,6 +55,9 @@ class Nccl {
   virtual Result<NcclUniqueId> unique_id() = 0;
   // Begins to join a communicator of two as rank 0 or 1; does not wait for the other.
   virtual Result<std::unique_ptr<NcclLink>> join(const NcclUniqueId& id, int rank) = 0;
+  // A communicator of this rank alone: each send() is followed by the receive() that it meets, and
+  // both are over or neither. To prove and measure the library on one GPU.
+  virtual Result<std::unique_ptr<NcclLink>> join_alone() = 0;
 };
 
 // NCCL (libnccl.so.2, found by the dynamic loader) on CUDA device `ordinal`. kUnsupported with the

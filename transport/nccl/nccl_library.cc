@@ -26,6 +26,8 @@ struct Functions {
   decltype(&ncclCommAbort) comm_abort = nullptr;
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
 };
 
@@ -41,7 +43,9 @@ bool find_all(void* library, Functions& f) {
          find(library, "ncclCommInitRankConfig", f.comm_init) &&
          find(library, "ncclCommGetAsyncError", f.async_error) &&
          find(library, "ncclCommAbort", f.comm_abort) && find(library, "ncclSend", f.send) &&
-         find(library, "ncclRecv", f.recv) && find(library, "ncclGetErrorString", f.error_string);
+         find(library, "ncclRecv", f.recv) && find(library, "ncclGroupStart", f.group_start) &&
+         find(library, "ncclGroupEnd", f.group_end) &&
+         find(library, "ncclGetErrorString", f.error_string);
 }
 
 Status cuda_status(cudaError_t status, const char* what) {
@@ -51,28 +55,41 @@ Status cuda_status(cudaError_t status, const char* what) {
   return make_error(code, std::string(what) + ": " + cudaGetErrorString(status));
 }
 
+// What a link is to be: one of two ranks, or alone.
+struct Place {
+  int ranks = 2;
+  int rank = 0;
+  int peer() const { return ranks - 1 - rank; }
+};
+
 class Link final : public NcclLink {
  public:
-  Link(const Functions& functions, int ordinal, int rank)
-      : f_(functions), ordinal_(ordinal), peer_(1 - rank) {}
+  Link(const Functions& functions, int ordinal, const Place& place)
+      : f_(functions), ordinal_(ordinal), place_(place) {}
 
   ~Link() override {
     abort();
     if (cudaSetDevice(ordinal_) != cudaSuccess) return;
     for (Slot& slot : slots_) {
       if (slot.over != nullptr) (void)cudaEventDestroy(slot.over);
+      if (slot.fetched != nullptr) (void)cudaEventDestroy(slot.fetched);
       if (slot.staging != nullptr) (void)cudaFree(slot.staging);
     }
     if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+    if (fetching_ != nullptr) (void)cudaStreamDestroy(fetching_);
   }
 
   Status start(const NcclUniqueId& id) {
     AKV_RETURN_IF_ERROR(cuda_status(cudaSetDevice(ordinal_), "cannot use the device"));
     AKV_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
                                     "cannot create a stream"));
+    AKV_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&fetching_, cudaStreamNonBlocking),
+                                    "cannot create a stream"));
     for (Slot& slot : slots_) {
-      AKV_RETURN_IF_ERROR(cuda_status(cudaEventCreateWithFlags(&slot.over, cudaEventDisableTiming),
-                                      "cannot create an event"));
+      for (cudaEvent_t* event : {&slot.over, &slot.fetched}) {
+        AKV_RETURN_IF_ERROR(cuda_status(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+                                        "cannot create an event"));
+      }
     }
     ncclUniqueId raw;
     static_assert(sizeof(raw) == sizeof(id.bytes));
@@ -80,7 +97,7 @@ class Link final : public NcclLink {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = 4;  // a transfer must not take the processors that a step needs
-    return nccl_status(f_.comm_init(&comm_, 2, raw, 1 - peer_, &config));
+    return nccl_status(f_.comm_init(&comm_, place_.ranks, raw, place_.rank, &config));
   }
 
   Result<bool> ready() override {
@@ -97,25 +114,41 @@ class Link final : public NcclLink {
           cudaMemcpyAsync(slot->staging, host.data(), host.size(), cudaMemcpyHostToDevice, stream_),
           "cannot stage a record"));
     }
-    AKV_RETURN_IF_ERROR(finish_call(f_.send(from, host.size(), ncclInt8, peer_, comm_, stream_)));
+    if (alone()) AKV_RETURN_IF_ERROR(nccl_status(f_.group_start()));
+    const ncclResult_t sent = f_.send(from, host.size(), ncclInt8, place_.peer(), comm_, stream_);
+    // Alone, the group is open until receive(), and so is the call.
+    AKV_RETURN_IF_ERROR(alone() ? nccl_status(sent) : finish_call(sent));
     return mark(*slot);
   }
 
   Result<uint64_t> receive(std::span<std::byte> host, std::byte* device) override {
     AKV_ASSIGN_OR_RETURN(Slot * slot, next_slot(device == nullptr ? host.size() : 0));
     std::byte* to = device == nullptr ? slot->staging : device;
-    AKV_RETURN_IF_ERROR(finish_call(f_.recv(to, host.size(), ncclInt8, peer_, comm_, stream_)));
-    AKV_RETURN_IF_ERROR(
-        cuda_status(cudaMemcpyAsync(host.data(), to, host.size(), cudaMemcpyDeviceToHost, stream_),
-                    "cannot fetch a record"));
+    if (device == nullptr) slot->host = host;
+    const ncclResult_t received = f_.recv(to, host.size(), ncclInt8, place_.peer(), comm_, stream_);
+    if (!alone()) {
+      AKV_RETURN_IF_ERROR(finish_call(received));
+      return mark(*slot);
+    }
+    const ncclResult_t ended = f_.group_end();  // also after an error: a group must not stay open
+    AKV_RETURN_IF_ERROR(nccl_status(received));
+    AKV_RETURN_IF_ERROR(finish_call(ended));
+    // Only now is the send before in the stream.
+    const Slot& send = slots_[(next_ + kWindow - 1) % kWindow];
+    AKV_RETURN_IF_ERROR(cuda_status(cudaEventRecord(send.over, stream_), "cannot record an event"));
     return mark(*slot);
   }
 
   Result<bool> done(uint64_t operation) override {
     AKV_RETURN_IF_ERROR(check_async());
-    const cudaError_t status = cudaEventQuery(slots_[operation % kWindow].over);
+    Slot& slot = slots_[operation % kWindow];
+    const cudaError_t status = cudaEventQuery(slot.fetching ? slot.fetched : slot.over);
     if (status == cudaErrorNotReady) return false;
     AKV_RETURN_IF_ERROR(cuda_status(status, "an NCCL operation failed"));
+    if (!slot.fetching && !slot.host.empty()) {
+      AKV_RETURN_IF_ERROR(fetch(slot));
+      return false;
+    }
     ++ended_;
     return true;
   }
@@ -127,6 +160,7 @@ class Link final : public NcclLink {
     (void)f_.comm_abort(comm_);
     comm_ = nullptr;
     (void)cudaStreamSynchronize(stream_);  // the aborted kernels have left
+    (void)cudaStreamSynchronize(fetching_);
   }
 
  private:
@@ -134,7 +168,22 @@ class Link final : public NcclLink {
     std::byte* staging = nullptr;
     size_t bytes = 0;
     cudaEvent_t over = nullptr;
+    std::span<std::byte> host;  // where staged bytes go; empty: nowhere
+    bool fetching = false;      // they are on their way
+    cudaEvent_t fetched = nullptr;
   };
+
+  bool alone() const { return place_.ranks == 1; }
+
+  // Not in the stream behind the receipt: after an abort that would copy what never came.
+  Status fetch(Slot& slot) {
+    AKV_RETURN_IF_ERROR(
+        cuda_status(cudaMemcpyAsync(slot.host.data(), slot.staging, slot.host.size(),
+                                    cudaMemcpyDeviceToHost, fetching_),
+                    "cannot fetch a record"));
+    slot.fetching = true;
+    return cuda_status(cudaEventRecord(slot.fetched, fetching_), "cannot record an event");
+  }
 
   Status nccl_status(ncclResult_t result) const {
     if (result == ncclSuccess || result == ncclInProgress) return {};
@@ -175,6 +224,8 @@ class Link final : public NcclLink {
     }
     AKV_RETURN_IF_ERROR(cuda_status(cudaSetDevice(ordinal_), "cannot use the device"));
     Slot& slot = slots_[next_ % kWindow];
+    slot.host = {};
+    slot.fetching = false;
     if (slot.bytes < staging_bytes) {
       if (slot.staging != nullptr) (void)cudaFree(slot.staging);
       slot.bytes = 0;
@@ -194,8 +245,9 @@ class Link final : public NcclLink {
 
   const Functions f_;  // a copy: links may outlive the library object
   const int ordinal_;
-  const int peer_;
+  const Place place_;
   cudaStream_t stream_ = nullptr;
+  cudaStream_t fetching_ = nullptr;
   ncclComm_t comm_ = nullptr;
   std::array<Slot, kWindow> slots_{};
   uint64_t next_ = 0;
@@ -221,12 +273,21 @@ class Library final : public Nccl {
   }
 
   Result<std::unique_ptr<NcclLink>> join(const NcclUniqueId& id, int rank) override {
-    auto link = std::make_unique<Link>(f_, ordinal_, rank);
+    return start(id, Place{.ranks = 2, .rank = rank});
+  }
+
+  Result<std::unique_ptr<NcclLink>> join_alone() override {
+    AKV_ASSIGN_OR_RETURN(const NcclUniqueId id, unique_id());
+    return start(id, Place{.ranks = 1, .rank = 0});
+  }
+
+ private:
+  Result<std::unique_ptr<NcclLink>> start(const NcclUniqueId& id, const Place& place) {
+    auto link = std::make_unique<Link>(f_, ordinal_, place);
     AKV_RETURN_IF_ERROR(link->start(id));
     return std::unique_ptr<NcclLink>(std::move(link));
   }
 
- private:
   const Functions f_;
   const int ordinal_;
   const uint32_t version_;

@@ -21,10 +21,16 @@ using std::chrono::milliseconds;
 // says so.
 struct Incoming {
   explicit Incoming(LandingSpec s)
-      : spec(std::move(s)), landed(spec.destinations.size()), tickets(spec.destinations.size()) {}
+      : spec(std::move(s)),
+        landed(spec.destinations.size()),
+        flying(spec.destinations.size()),
+        held(spec.destinations.size()),
+        tickets(spec.destinations.size()) {}
 
   const LandingSpec spec;
   std::vector<bool> landed;
+  std::vector<bool> flying;  // an operation with the pair may write the record's memory
+  std::vector<bool> held;    // landed plain meanwhile: said when that operation is over
   size_t landed_count = 0;
   std::array<std::byte, nccl::kHelloBytes> hello{};
   std::array<std::byte, nccl::kVerdictBytes> verdict{};
@@ -51,7 +57,8 @@ class NcclReceiver final : public Receiver {
   NcclReceiver(std::unique_ptr<Receiver> inner, std::shared_ptr<Nccl> nccl,
                const TransportConfig& config)
       : config_(config),
-        extension_(nccl::encode(nccl::Capability{nccl->version(), Id128::random()})),
+        extension_(nccl::encode(nccl::Capability{nccl->version(), Id128::random()}) +
+                   (inner->extension().empty() ? "" : ";" + inner->extension())),
         inner_(std::move(inner)),
         pairs_(std::move(nccl), config),
         loop_([this](TimePoint now) { return look(now); }) {}
@@ -110,6 +117,7 @@ class NcclReceiver final : public Receiver {
   TransportStats stats() const override {
     TransportStats all = counters_.snapshot();
     const TransportStats inner = inner_->stats();
+    all.device_records += inner.device_records;
     all.messages_refused += inner.messages_refused;
     all.connections_opened = inner.connections_opened;
     all.connections_lost = inner.connections_lost;
@@ -124,6 +132,7 @@ class NcclReceiver final : public Receiver {
     plain.token = in->spec.token;
     plain.attempt = in->spec.attempt;
     plain.destinations = in->spec.destinations;
+    plain.device_destinations = in->spec.device_destinations;
     plain.deadline = in->spec.deadline;
     plain.on_event = [this, in](const LandEvent& event) {
       loop_.submit([this, in, event] { on_plain(in, event); });
@@ -154,7 +163,12 @@ class NcclReceiver final : public Receiver {
 
   void on_plain(const IncomingPtr& in, const LandEvent& event) {
     if (const auto* landed = std::get_if<RecordLanded>(&event)) {
-      return mark_landed(*in, landed->record);
+      if (in->flying[landed->record]) {
+        in->held[landed->record] = true;
+      } else {
+        mark_landed(*in, *landed);
+      }
+      return;
     }
     in->plain_open = false;
     if (const auto* failed = std::get_if<Failed>(&event)) {
@@ -198,6 +212,10 @@ class NcclReceiver final : public Receiver {
 
   // A landing that ends still receives what was announced for it: the sequence must not have gaps.
   void on_ticket(const IncomingPtr& in, uint32_t record) {
+    if (in->plain_chosen || in->landed[record]) {
+      // The sender fell back, so nothing comes for this ticket, and its memory is written already.
+      return in->pair->break_off(make_error(Code::kUnavailable, "the sender fell back"));
+    }
     const nccl::Ticket ticket = nccl::decode_ticket(in->tickets[record]);
     const std::span<std::byte> to = in->spec.destinations[record];
     if (ticket.bytes != to.size()) {
@@ -210,6 +228,7 @@ class NcclReceiver final : public Receiver {
     std::byte* device =
         in->spec.device_destinations.empty() ? nullptr : in->spec.device_destinations[record];
     ++in->receiving;
+    in->flying[record] = true;
     ++counters_.records_inflight;
     // By name: a landing owns its pair, whose thread must not be the one to let go of it.
     in->pair->receive(ticket.number, to, device,
@@ -225,11 +244,16 @@ class NcclReceiver final : public Receiver {
 
   void on_received(const IncomingPtr& in, uint32_t record, const Status& status) {
     --in->receiving;
+    in->flying[record] = false;
     if (status.ok()) {
-      mark_landed(*in, record);
+      const bool on_device =
+          !in->spec.device_destinations.empty() && in->spec.device_destinations[record] != nullptr;
+      if (on_device) ++counters_.device_records;
+      mark_landed(*in, {.record = record, .on_device = on_device});
       if (in->complete() && in->plain_open) inner_->cancel(in->spec.transfer);
-    } else if (!in->broken) {
-      in->broken = status.error();
+    } else {
+      if (in->held[record]) mark_landed(*in, {.record = record});
+      if (!in->broken) in->broken = status.error();
     }
     judge(in);
     settle(in);
@@ -248,6 +272,8 @@ class NcclReceiver final : public Receiver {
         return judge(in);
       case nccl::Verdict::kPlain:
         in->plain_chosen = true;
+        // The sender's end is gone: what flies ends now, before anything reads what comes plain.
+        if (in->pair) in->pair->break_off(make_error(Code::kUnavailable, "the sender fell back"));
         return inner_->cancel(nccl::announcing(in->spec.transfer));
       case nccl::Verdict::kFailed:
         break;
@@ -255,13 +281,13 @@ class NcclReceiver final : public Receiver {
     fail(in, make_error(Code::kUnavailable, "the sender's NCCL failed"));
   }
 
-  void mark_landed(Incoming& in, uint32_t record) {
-    if (in.landed[record]) return;
-    in.landed[record] = true;
+  void mark_landed(Incoming& in, const RecordLanded& event) {
+    if (in.landed[event.record]) return;
+    in.landed[event.record] = true;
     ++in.landed_count;
     ++counters_.records;
-    counters_.bytes += in.spec.destinations[record].size();
-    if (!in.ending) in.spec.on_event(RecordLanded{record});
+    counters_.bytes += in.spec.destinations[event.record].size();
+    if (!in.ending) in.spec.on_event(event);
   }
 
   void fail(const IncomingPtr& in, const Error& error) {

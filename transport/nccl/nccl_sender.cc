@@ -24,7 +24,8 @@ struct Outgoing {
   std::vector<std::pair<uint32_t, Payload>> posted;  // kept until sent, for another try
   uint32_t sending = 0;                              // operations with the pair
   uint32_t sent = 0;
-  bool finished = false;  // finish() of `inner` was called
+  bool finished = false;   // finish() of `inner` was called
+  bool fell_back = false;  // from NCCL, with the records posted so far
 };
 using OutgoingPtr = std::shared_ptr<Outgoing>;
 
@@ -91,12 +92,17 @@ class NcclSender final : public Sender {
     });
   }
 
+  bool reads_device(const LandingAddress& to) const override {
+    const auto peer = nccl::decode_capability(to.extension);
+    return (peer && peer->nccl_version == nccl_version_) || inner_->reads_device(to);
+  }
   std::string_view name() const override { return inner_->name(); }
   std::string_view version() const override { return inner_->version(); }
 
   TransportStats stats() const override {
     TransportStats all = counters_.snapshot();
     const TransportStats inner = inner_->stats();
+    all.device_records += inner.device_records;
     all.connections_opened = inner.connections_opened;
     all.connections_lost = inner.connections_lost;
     all.connections_open = inner.connections_open;
@@ -121,11 +127,7 @@ class NcclSender final : public Sender {
     begin_plain(out);
   }
 
-  void begin_plain(const OutgoingPtr& out) {
-    LandingAddress to = out->channel->to;
-    to.extension.clear();
-    open_inner(out, to);
-  }
+  void begin_plain(const OutgoingPtr& out) { open_inner(out, out->channel->to); }
 
   void begin_announcing(const OutgoingPtr& out, const KnownPair& known) {
     LandingAddress to = out->channel->to;
@@ -157,6 +159,7 @@ class NcclSender final : public Sender {
 
   void take(const OutgoingPtr& out, uint32_t record, Payload payload) {
     if (out->channel->ending) return;
+    if (out->fell_back) payload.device = nullptr;
     out->posted.emplace_back(record, std::move(payload));
     pass_on(out, out->posted.size() - 1);
   }
@@ -188,6 +191,7 @@ class NcclSender final : public Sender {
     const bool current = epoch == out->epoch;
     if (status.ok()) {
       ++out->sent;
+      if (out->posted[index].second.device != nullptr) ++counters_.device_records;
       report_sent(*out, out->posted[index].first, out->posted[index].second.bytes.size());
       out->posted[index].second = {};
       if (current) finish_inner(*out);
@@ -208,14 +212,19 @@ class NcclSender final : public Sender {
     if (!out.channel->ending) out.channel->on_event(RecordSent{record});
   }
 
-  // Nothing has passed over NCCL, so every payload is still here: the wrapped transport takes them.
+  // Nothing has passed over NCCL, so every payload is still here: the wrapped transport takes them,
+  // from host memory, since the receiver's device memory may still be an NCCL operation's.
   void fall_back(const OutgoingPtr& out) {
     give_verdict(*out, nccl::Verdict::kPlain);
     out->pair.reset();
     out->finished = false;
+    out->fell_back = true;
     begin_plain(out);
     if (out->channel->ending) return;
-    for (size_t i = 0; i < out->posted.size(); ++i) pass_on(out, i);
+    for (size_t i = 0; i < out->posted.size(); ++i) {
+      out->posted[i].second.device = nullptr;
+      pass_on(out, i);
+    }
     finish_inner(*out);
   }
 

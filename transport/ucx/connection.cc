@@ -12,6 +12,13 @@ constexpr size_t kEagerBytesMax = 32 << 10;
 // Unsent small messages on one connection. A peer that provokes more (by refusals) is dropped.
 constexpr uint32_t kControlsMax = 1024;
 
+// Said rather than left to UCX's detection, which asks the driver for each buffer.
+void set_memory_type(ucp_request_param_t& param, const UcxWorker& worker) {
+  param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type =
+      worker.device_memory() == DeviceMemory::kCuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
 }  // namespace
 
 enum class Kind { kControl, kPing, kRecord, kReceive, kFlush, kClose };
@@ -143,6 +150,8 @@ void Connection::send(const wire::Message& message) {
                                    operation->bytes.size(), &param));
 }
 
+bool Connection::by_rendezvous(size_t bytes) { return bytes > kEagerBytesMax; }
+
 void Connection::send_record(const wire::RecordHeader& header, Payload payload, DoneFn done) {
   auto* operation = new Operation{
       shared_from_this(), Kind::kRecord, encode(header), std::move(payload), {}, std::move(done)};
@@ -156,20 +165,26 @@ void Connection::send_record(const wire::RecordHeader& header, Payload payload, 
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_AM_SEND_FLAG_REPLY |
-                (bytes.size() <= kEagerBytesMax ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV);
+                (by_rendezvous(bytes.size()) ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
   param.cb.send = Callbacks::on_send;
   param.user_data = operation;
+  const std::byte* from = bytes.data();
+  if (header.on_device) {
+    from = operation->payload.device;
+    set_memory_type(param, *worker_);
+  }
   start(operation, ucp_am_send_nbx(endpoint_, wire::kRecordAm, operation->bytes.data(),
-                                   operation->bytes.size(), bytes.data(), bytes.size(), &param));
+                                   operation->bytes.size(), from, bytes.size(), &param));
 }
 
-void Connection::receive(void* descriptor, std::span<std::byte> to, DoneFn done) {
+void Connection::receive(void* descriptor, std::span<std::byte> to, bool on_device, DoneFn done) {
   auto* operation = new Operation{shared_from_this(), Kind::kReceive, {}, {}, to, std::move(done)};
   ++operations_;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.recv_am = Callbacks::on_receive;
   param.user_data = operation;
+  if (on_device) set_memory_type(param, *worker_);
   void* request = ucp_am_recv_data_nbx(worker_->handle(), descriptor, to.data(), to.size(), &param);
   start(operation, request);
 }

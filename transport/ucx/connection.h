@@ -42,12 +42,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Sends a small message; dropped on a connection that is broken or closing. Too many unsent ones
   // break the connection.
   void send(const wire::Message& message);
-  // Sends a record, copied when small, by rendezvous otherwise. done(ok) runs exactly once, when
-  // the payload is not read any more.
+  // Whether a record of this size goes by rendezvous; a smaller one is copied.
+  static bool by_rendezvous(size_t bytes);
+  // Sends a record, copied when small, by rendezvous otherwise; from payload.device where the
+  // header says on_device. done(ok) runs exactly once, when the payload is not read any more.
   void send_record(const wire::RecordHeader& header, Payload payload, DoneFn done);
   // Lets the rendezvous that `descriptor` announces write into `to`. done(ok) runs exactly once,
-  // when nothing writes there any more; ok only if exactly to.size() bytes came.
-  void receive(void* descriptor, std::span<std::byte> to, DoneFn done);
+  // when nothing writes there any more; ok only if exactly to.size() bytes came. `on_device`: `to`
+  // is device memory.
+  void receive(void* descriptor, std::span<std::byte> to, bool on_device, DoneFn done);
 
   // First cause wins. The owner sees it at its next look, tells its transfers and calls abort().
   void break_off(Error error);

@@ -338,6 +338,7 @@ bool UcxEnd::stopped(TimePoint now) {
 }
 
 void UcxEnd::loop() {
+  if (config_.on_thread_start) config_.on_thread_start();
   TimePoint last_work = SteadyClock::now();
   while (true) {
     bool worked = progress();

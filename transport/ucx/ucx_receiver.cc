@@ -13,7 +13,10 @@ using std::chrono::milliseconds;
 class UcxReceiver final : public Receiver, public UcxEnd {
  public:
   UcxReceiver(const TransportConfig& config, std::unique_ptr<UcxWorker> worker)
-      : UcxEnd(config, std::move(worker)), version_(ucx_version()), table_(config) {}
+      : UcxEnd(config, std::move(worker)),
+        version_(ucx_version()),
+        extension_(device_offer(worker_->device_memory())),
+        table_(config) {}
 
   ~UcxReceiver() override {
     table_.close();
@@ -55,6 +58,7 @@ class UcxReceiver final : public Receiver, public UcxEnd {
 
   std::string_view name() const override { return "ucx"; }
   std::string_view version() const override { return version_; }
+  std::string extension() const override { return extension_; }
   TransportStats stats() const override { return counters_.snapshot(); }
 
  private:
@@ -96,6 +100,13 @@ class UcxReceiver final : public Receiver, public UcxEnd {
     connection.send(m);
   }
 
+  // Null where the landing gave none, or nothing could write there.
+  std::byte* device_place(const Landing& landing, uint32_t record) const {
+    const auto& places = landing.spec.device_destinations;
+    if (worker_->device_memory() == DeviceMemory::kNone || places.empty()) return nullptr;
+    return places[record];
+  }
+
   static TransferKey key_of(const Landing& landing) {
     return {landing.spec.transfer, landing.spec.token, landing.spec.attempt};
   }
@@ -125,13 +136,16 @@ class UcxReceiver final : public Receiver, public UcxEnd {
     });
   }
 
-  void on_landed(const LandingPtr& landing, uint32_t record, bool ok) {
+  void on_landed(const LandingPtr& landing, uint32_t record, bool on_device, bool ok) {
     if (ok) {
       ++landing->landed;
       ++counters_.records;
+      if (on_device) ++counters_.device_records;
       counters_.bytes += landing->spec.destinations[record].size();
       if (!landing->ending) {
-        defer([landing, record] { landing->spec.on_event(RecordLanded{record}); });
+        defer([landing, record, on_device] {
+          landing->spec.on_event(RecordLanded{record, on_device});
+        });
       }
     } else if (!landing->ending) {
       landing->ending = make_error(Code::kUnavailable, "the connection was lost while record " +
@@ -217,16 +231,21 @@ class UcxReceiver final : public Receiver, public UcxEnd {
     }
     if (!rendezvous) {
       std::memcpy(span->data(), data, bytes);
-      on_landed(landing, header->record, true);
+      on_landed(landing, header->record, /*on_device=*/false, true);
       return;
     }
     ++landing->writing;
     ++counters_.records_inflight;
-    connection.receive(data, *span, [this, landing, record = header->record](bool ok) {
-      --landing->writing;
-      --counters_.records_inflight;
-      on_landed(landing, record, ok);
-    });
+    // What is read from host memory lands there: bringing it to the device is its owner's.
+    std::byte* device = header->on_device ? device_place(*landing, header->record) : nullptr;
+    if (device != nullptr) span = std::span(device, bytes);
+    connection.receive(
+        data, *span, device != nullptr,
+        [this, landing, record = header->record, on_device = device != nullptr](bool ok) {
+          --landing->writing;
+          --counters_.records_inflight;
+          on_landed(landing, record, on_device, ok);
+        });
   }
 
   void on_lost(Connection& connection, const Error& error) override {
@@ -274,6 +293,7 @@ class UcxReceiver final : public Receiver, public UcxEnd {
   }
 
   const std::string version_;
+  const std::string extension_;
   HostPort address_;
   LandingTable table_;
   // Progress thread.

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "transport/channel_table.h"
+#include "transport/extension.h"
 #include "transport/ucx/end.h"
 #include "transport/ucx/ucx_transport.h"
 
@@ -39,6 +40,7 @@ class UcxSender final : public Sender, public UcxEnd {
   UcxSender(const TransportConfig& config, std::unique_ptr<UcxWorker> worker)
       : UcxEnd(config, std::move(worker)),
         version_(ucx_version()),
+        device_offer_(device_offer(worker_->device_memory())),
         table_(config, "ucx", version_) {}
 
   ~UcxSender() override {
@@ -93,6 +95,9 @@ class UcxSender final : public Sender, public UcxEnd {
     });
   }
 
+  bool reads_device(const LandingAddress& to) const override {
+    return !device_offer_.empty() && extension_item(to.extension, device_offer_) == "";
+  }
   std::string_view name() const override { return "ucx"; }
   std::string_view version() const override { return version_; }
   TransportStats stats() const override { return counters_.snapshot(); }
@@ -183,18 +188,20 @@ class UcxSender final : public Sender, public UcxEnd {
     header.key = {channel->to.transfer, channel->to.token, channel->to.attempt};
     header.record = next.record;
     header.bytes = bytes;
+    header.on_device = next.payload.device != nullptr && Connection::by_rendezvous(bytes) &&
+                       reads_device(channel->to);
     // The follow-up is deferred: a small record completes inside send_record, within pump().
     link.connection->send_record(
-        header, std::move(next.payload),
-        [this, &link, channel, record = next.record, bytes](bool ok) {
+        header, std::move(next.payload), [this, &link, channel, header](bool ok) {
           --channel->reading;
           --link.reading;
           --counters_.records_inflight;
           if (ok) {
             ++counters_.records;
-            counters_.bytes += bytes;
+            counters_.bytes += header.bytes;
+            if (header.on_device) ++counters_.device_records;
             if (!channel->ending)
-              defer([channel, record] { channel->on_event(RecordSent{record}); });
+              defer([channel, header] { channel->on_event(RecordSent{header.record}); });
           }
           attend();  // pump() and settle() follow in on_look()
         });
@@ -380,6 +387,7 @@ class UcxSender final : public Sender, public UcxEnd {
   }
 
   const std::string version_;
+  const std::string device_offer_;  // that a landing must make for records from device memory
   SocketAddress local_;
   ChannelTable table_;
   // Progress thread.

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/base/result.h"
+#include "common/log/log.h"
 #include "transport/transport.h"
 
 namespace akv::transport {
@@ -33,5 +34,17 @@ Result<std::string> describe_ucx(const TransportConfig& config);
 // instead, on whatever thread they arise. UCX's log belongs to the process, so this does too: the
 // first call counts. Call it before the other functions here.
 void redirect_ucx_log(std::function<void(bool error, std::string_view line)> sink);
+
+// What a daemon's configuration says about its transport, and where it computes.
+struct NodeTransport {
+  std::string ucx_transports;
+  std::string ucx_devices;
+  int64_t heartbeat_ms = 1000;      // a peer is lost after three
+  bool gpu = false;                 // records may lie in a GPU's memory
+  bool gpu_memory_is_host = false;  // which is the host's: the tests' shim of CUDA
+  std::function<void()> on_thread_start;
+};
+// The configuration of its ends, whose notices go to `log`, and so do UCX's own lines from now on.
+TransportConfig node_config(const NodeTransport& node, const Logger& log);
 
 }  // namespace akv::transport

@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint16_t kMagic = 0x4b41;  // "AK" in memory
 constexpr uint8_t kRecordType = 0x40;
+constexpr uint32_t kOnDevice = 1;  // flag of a record header
 constexpr size_t kPrefixBytes = 4;
 
 class Writer {
@@ -201,7 +202,7 @@ std::string encode(const RecordHeader& header) {
   put_prefix(out, static_cast<uint8_t>(kProtocolVersion), kRecordType);
   out.put(header.record);
   put_key(out, header.key, true);
-  out.put(uint32_t{0}).put(header.bytes);
+  out.put(header.on_device ? kOnDevice : uint32_t{0}).put(header.bytes);
   std::string bytes = out.take();
   bytes.resize(kRecordHeaderBytes, '\0');
   return bytes;
@@ -217,9 +218,12 @@ Result<RecordHeader> decode_record(std::span<const std::byte> bytes) {
   RecordHeader header;
   header.record = in.get<uint32_t>();
   header.key = get_key(in, true);
-  const uint32_t reserved = in.get<uint32_t>();
+  const uint32_t flags = in.get<uint32_t>();
+  header.on_device = (flags & kOnDevice) != 0;
   header.bytes = in.get<uint64_t>();
-  if (type != kRecordType || reserved != 0 || !in.spent()) return malformed("record header");
+  if (type != kRecordType || (flags & ~kOnDevice) != 0 || !in.spent()) {
+    return malformed("record header");
+  }
   return header;
 }
 

@@ -53,6 +53,9 @@ struct RecordHeader {
   TransferKey key;
   uint32_t record = 0;
   uint64_t bytes = 0;
+  // The sender reads the record from device memory, which it does where the landing offered its own
+  // (Receiver::extension): the record lands there. Receivers before that offer refuse the flag.
+  bool on_device{};
 };
 inline constexpr size_t kRecordHeaderBytes = 56;
 

@@ -25,6 +25,7 @@ struct Setting {
   const char* value;
 };
 constexpr int64_t kHandshakeGraceMs = 20;
+constexpr const char* kCudaTransports = ",cuda_copy,cuda_ipc";
 
 constexpr Setting kFixedSettings[] = {
     {"POSIX_ERROR_HANDLING", "y"}, {"SYSV_ERROR_HANDLING", "y"}, {"TCP_CM_REUSEADDR", "y"},
@@ -53,7 +54,10 @@ Result<ConfigPtr> read_config(const TransportConfig& c, const std::string& devic
   for (const Setting& setting : kFixedSettings) {
     (void)ucp_config_modify(config.get(), setting.key, setting.value);
   }
-  AKV_RETURN_IF_ERROR(set(config.get(), "TLS", c.ucx_transports));
+  std::string transports = c.ucx_transports;
+  // UCX's own choice has them already.
+  if (c.device_memory == DeviceMemory::kCuda && !transports.empty()) transports += kCudaTransports;
+  AKV_RETURN_IF_ERROR(set(config.get(), "TLS", transports));
   AKV_RETURN_IF_ERROR(
       set(config.get(), "NET_DEVICES", c.ucx_devices.empty() ? devices : c.ucx_devices));
   return config;
@@ -66,6 +70,18 @@ std::string ucx_version() { return ucp_get_version_string(); }
 Result<std::string> describe_ucx(const TransportConfig& config) {
   AKV_ASSIGN_OR_RETURN(auto worker, UcxWorker::create(config, ""));
   return worker->describe();
+}
+
+std::string device_offer(DeviceMemory memory) {
+  switch (memory) {
+    case DeviceMemory::kHost:
+      return "ucx-device/host";
+    case DeviceMemory::kCuda:
+      return "ucx-device/cuda";
+    case DeviceMemory::kNone:
+      break;
+  }
+  return {};
 }
 
 Result<SocketAddress> resolve(const HostPort& address) {
@@ -132,25 +148,52 @@ Error ucx_error(int status, const std::string& what) {
   return make_error(code, what + ": " + ucs_status_string(s));
 }
 
-Result<std::unique_ptr<UcxWorker>> UcxWorker::create(const TransportConfig& config,
-                                                     const std::string& devices) {
+// The context, with UCX's CUDA transports where they are asked for and work.
+Status UcxWorker::open(const TransportConfig& config, const std::string& devices) {
   AKV_ASSIGN_OR_RETURN(ConfigPtr ucx, read_config(config, devices));
-  std::unique_ptr<UcxWorker> self(new UcxWorker);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.name = "akv";
-  ucs_status_t status = ucp_init(&params, ucx.get(), &self->context_);
+  const ucs_status_t status = ucp_init(&params, ucx.get(), &context_);
   if (status != UCS_OK) {
+    context_ = nullptr;
     return ucx_error(status, "UCX cannot use transports '" + config.ucx_transports +
                                  "' on devices '" +
                                  (config.ucx_devices.empty() ? devices : config.ucx_devices) + "'");
   }
+  device_memory_ = config.device_memory;
+  if (config.device_memory != DeviceMemory::kCuda) return {};
+  ucp_context_attr_t attr{};
+  attr.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucp_context_query(context_, &attr) != UCS_OK ||
+      (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) == 0) {
+    device_memory_ = DeviceMemory::kNone;
+  }
+  return {};
+}
+
+Result<std::unique_ptr<UcxWorker>> UcxWorker::create(const TransportConfig& config,
+                                                     const std::string& devices) {
+  std::unique_ptr<UcxWorker> self(new UcxWorker);
+  Status opened = self->open(config, devices);
+  if (config.device_memory == DeviceMemory::kCuda &&
+      (!opened.ok() || self->device_memory_ == DeviceMemory::kNone)) {
+    if (config.on_notice) {
+      config.on_notice("UCX leaves device memory alone: " +
+                       (opened.ok() ? "it has no CUDA transport here" : opened.error().message));
+    }
+    TransportConfig host_only = config;
+    host_only.device_memory = DeviceMemory::kNone;
+    self.reset(new UcxWorker);
+    opened = self->open(host_only, devices);
+  }
+  AKV_RETURN_IF_ERROR(opened);
   ucp_worker_params_t worker_params{};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   // The factory makes the worker, the progress thread uses it: one at a time.
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  status = ucp_worker_create(self->context_, &worker_params, &self->worker_);
+  ucs_status_t status = ucp_worker_create(self->context_, &worker_params, &self->worker_);
   if (status != UCS_OK) return ucx_error(status, "cannot create a UCX worker");
   status = ucp_worker_get_efd(self->worker_, &self->event_fd_);
   if (status != UCS_OK) return ucx_error(status, "UCX has no wake-up descriptor");

@@ -32,6 +32,10 @@ HostPort to_host_port(const sockaddr_storage& storage);
 // What a UCX status means at our border, with `what` before UCX's own words.
 Error ucx_error(int status, const std::string& what);
 
+// A receiver's item of the extension where records can land in device memory of this kind; empty
+// where they cannot. Both ends' must be alike.
+std::string device_offer(DeviceMemory memory);
+
 // Thread-safe: signal(). Everything else: one thread at a time.
 class UcxWorker {
  public:
@@ -61,15 +65,19 @@ class UcxWorker {
   void abandon();
 
   ucp_worker* handle() const { return worker_; }
+  // What device memory is here: config.device_memory, or kNone where UCX cannot move it.
+  DeviceMemory device_memory() const { return device_memory_; }
   // "ucx 1.22.0: tcp/lo posix/memory ...".
   std::string describe() const;
 
  private:
   UcxWorker() = default;
+  Status open(const TransportConfig& config, const std::string& devices);
   ucp_context* context_ = nullptr;
   ucp_worker* worker_ = nullptr;
   ucp_listener* listener_ = nullptr;
   int event_fd_ = -1;
+  DeviceMemory device_memory_ = DeviceMemory::kNone;
 };
 
 }  // namespace akv::transport

@@ -19,6 +19,7 @@ class SenderCoat : public Sender {
   }
   Status finish(ChannelId channel) override { return inner_->finish(channel); }
   void cancel(ChannelId channel) override { inner_->cancel(channel); }
+  bool reads_device(const LandingAddress& to) const override { return inner_->reads_device(to); }
   std::string_view name() const override { return inner_->name(); }
   std::string_view version() const override { return inner_->version(); }
   TransportStats stats() const override { return inner_->stats(); }
