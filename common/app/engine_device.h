@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,8 @@ struct EngineDevice {
   uint64_t free_bytes = 0;                              // of the GPU's memory, beside the weights
   std::string name = "cpu";                             // or the GPU's, with its driver
   std::string reason;                                   // why this one
+  bool memory_is_host = false;        // the GPU is the tests' shim, whose memory the host reads
+  std::function<void()> bind_thread;  // lets the calling thread use the GPU; empty for the CPUs
   bool is_gpu() const { return weights != nullptr; }
   const char* kind() const { return is_gpu() ? "cuda" : "cpu"; }
 };

@@ -10,6 +10,8 @@ Result<EngineDevice> open_gpu(std::shared_ptr<const model::Model> model) {
   EngineDevice opened;
   AKV_ASSIGN_OR_RETURN(opened.weights, model::DeviceWeights::upload(std::move(model), device));
   AKV_ASSIGN_OR_RETURN(opened.free_bytes, free_memory_bytes(device));
+  AKV_ASSIGN_OR_RETURN(opened.memory_is_host, memory_is_host(device));
+  opened.bind_thread = [device] { (void)use_device(device).ok(); };
   opened.name = device.name;
   return opened;
 }

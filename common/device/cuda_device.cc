@@ -126,6 +126,18 @@ Result<std::vector<Device>> find_cuda_devices() {
 
 Status use_device(const Device& device) { return enter_device(device); }
 
+Result<bool> memory_is_host(const Device& device) {
+  AKV_RETURN_IF_ERROR(enter_device(device));
+  void* probe = nullptr;
+  AKV_CUDA_RETURN_IF_ERROR(device, cudaMalloc(&probe, 256), "allocate");
+  cudaPointerAttributes attributes = {};
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, probe);
+  const bool same = attributes.hostPointer == probe;
+  AKV_CUDA_RETURN_IF_ERROR(device, cudaFree(probe), "free");
+  AKV_CUDA_RETURN_IF_ERROR(device, error, "ask about an address");
+  return same;
+}
+
 Result<uint64_t> free_memory_bytes(const Device& device) {
   AKV_RETURN_IF_ERROR(enter_device(device));
   size_t free = 0;

@@ -63,6 +63,10 @@ Result<std::vector<Device>> find_cuda_devices();
 // themselves; who calls operators (kernels/) on a thread of its own calls this first.
 Status use_device(const Device& device);
 
+// Whether the host reads and writes this device's memory by the same addresses, as on the tests'
+// shim of CUDA; a real one's is never. Makes a small allocation to find out.
+Result<bool> memory_is_host(const Device& device);
+
 // Bytes of device memory that no process has taken.
 Result<uint64_t> free_memory_bytes(const Device& device);
 

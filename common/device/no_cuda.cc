@@ -11,6 +11,7 @@ Error no_cuda() { return make_error(Code::kUnsupported, "this build has no CUDA"
 Result<std::vector<Device>> find_cuda_devices() { return no_cuda(); }
 Status use_device(const Device&) { return no_cuda(); }
 Result<uint64_t> free_memory_bytes(const Device&) { return no_cuda(); }
+Result<bool> memory_is_host(const Device&) { return no_cuda(); }
 
 Result<Stream> Stream::create(const Device&, Priority) { return no_cuda(); }
 Stream& Stream::operator=(Stream&&) noexcept { return *this; }

@@ -35,6 +35,22 @@ class Carving {
   uint64_t size_ = 0;
 };
 
+template <class Scratch>
+struct Carved {
+  DeviceBuffer memory;
+  Scratch scratch;
+};
+
+// A graph's scratch in memory of its own.
+template <class Scratch>
+Result<Carved<Scratch>> carve_memory(const DeviceWeights& weights, int64_t max_rows) {
+  Carved<Scratch> carved;
+  const uint64_t bytes = Scratch{}.carve(weights.config(), max_rows, nullptr);
+  AKV_ASSIGN_OR_RETURN(carved.memory, DeviceBuffer::allocate(weights.device(), bytes));
+  carved.scratch.carve(weights.config(), max_rows, carved.memory.data());
+  return carved;
+}
+
 // The bias, norm and RoPE of one call's rows.
 cuda::FinishQkvParams finish_params(const DeviceWeights& weights, int layer, int64_t rows) {
   const LayerWeights& w = weights.layer(layer);
@@ -81,13 +97,9 @@ uint64_t DevicePrefillGraph::scratch_bytes(const ModelConfig& config, int64_t ma
 
 Result<std::unique_ptr<DevicePrefillGraph>> DevicePrefillGraph::create(
     std::shared_ptr<const DeviceWeights> weights, int64_t max_rows, DeviceStream stream) {
-  const ModelConfig& config = weights->config();
-  AKV_ASSIGN_OR_RETURN(auto memory,
-                       DeviceBuffer::allocate(weights->device(), scratch_bytes(config, max_rows)));
-  Scratch scratch;
-  scratch.carve(config, max_rows, memory.data());
-  return std::unique_ptr<DevicePrefillGraph>(
-      new DevicePrefillGraph(std::move(weights), max_rows, stream, std::move(memory), scratch));
+  AKV_ASSIGN_OR_RETURN(auto carved, carve_memory<Scratch>(*weights, max_rows));
+  return std::unique_ptr<DevicePrefillGraph>(new DevicePrefillGraph(
+      std::move(weights), max_rows, stream, std::move(carved.memory), carved.scratch));
 }
 
 DevicePrefillGraph::DevicePrefillGraph(std::shared_ptr<const DeviceWeights> weights,
@@ -184,19 +196,11 @@ uint64_t DeviceStepGraph::Scratch::carve(const ModelConfig& config, int64_t max_
   return carving.size();
 }
 
-uint64_t DeviceStepGraph::scratch_bytes(const ModelConfig& config, int64_t max_rows) {
-  return Scratch{}.carve(config, max_rows, nullptr);
-}
-
 Result<std::unique_ptr<DeviceStepGraph>> DeviceStepGraph::create(
     std::shared_ptr<const DeviceWeights> weights, int64_t max_rows, DeviceStream stream) {
-  const ModelConfig& config = weights->config();
-  AKV_ASSIGN_OR_RETURN(auto memory,
-                       DeviceBuffer::allocate(weights->device(), scratch_bytes(config, max_rows)));
-  Scratch scratch;
-  scratch.carve(config, max_rows, memory.data());
-  return std::unique_ptr<DeviceStepGraph>(
-      new DeviceStepGraph(std::move(weights), max_rows, stream, std::move(memory), scratch));
+  AKV_ASSIGN_OR_RETURN(auto carved, carve_memory<Scratch>(*weights, max_rows));
+  return std::unique_ptr<DeviceStepGraph>(new DeviceStepGraph(
+      std::move(weights), max_rows, stream, std::move(carved.memory), carved.scratch));
 }
 
 DeviceStepGraph::DeviceStepGraph(std::shared_ptr<const DeviceWeights> weights, int64_t max_rows,

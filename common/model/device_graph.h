@@ -92,7 +92,6 @@ class DeviceStepGraph {
  public:
   static Result<std::unique_ptr<DeviceStepGraph>> create(
       std::shared_ptr<const DeviceWeights> weights, int64_t max_rows, DeviceStream stream);
-  static uint64_t scratch_bytes(const ModelConfig& config, int64_t max_rows);
 
   void embed(const int32_t* ids, int64_t count, float* x);
   // q [M, Hq, D] f32 after RoPE; keys and values go into their pages.

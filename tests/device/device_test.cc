@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/device/device.h"
+#include "common/device/export_pool.h"
 #include "common/device/graph.h"
 #include "common/device/memory.h"
 #include "common/device/stream.h"
@@ -166,6 +167,30 @@ TEST_F(OnDevice, PinnedMemoryIsReused) {
   // What is kept makes room for another size.
   EXPECT_TRUE((*pool)->allocate(2 << 20).ok());
   EXPECT_LE((*pool)->held_bytes(), uint64_t{3} << 20);
+}
+
+TEST_F(OnDevice, MemoryForOthersIsKeptBySizeUpToALimit) {
+  const auto pool = ExportPool::create(device_, 1 << 20);
+  auto first = pool->allocate(300000);
+  ASSERT_TRUE(first.ok());
+  std::byte* const at = first->get();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % 256, 0u);
+  EXPECT_GE(pool->held_bytes(), 300000u);
+  EXPECT_LE(pool->held_bytes(), 400000u);
+  first->reset();
+  auto again = pool->allocate(299000);  // of the same size class
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->get(), at);
+  const auto over = pool->allocate(900000);
+  ASSERT_FALSE(over.ok());
+  EXPECT_EQ(over.error().code, Code::kResourceExhausted);
+  again->reset();
+  auto larger = pool->allocate(900000);  // what was kept makes room
+  ASSERT_TRUE(larger.ok());
+  EXPECT_LE(pool->held_bytes(), uint64_t{1} << 20);
+  auto owner = *larger;
+  larger->reset();
+  EXPECT_FALSE(pool->allocate(900000).ok());  // still in use
 }
 
 TEST_F(OnDevice, AGraphPlaysWhatWasRecorded) {

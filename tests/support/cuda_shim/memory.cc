@@ -306,7 +306,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     const bool device = found->kind == MemoryKind::kDevice;
     attributes->type = device ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
     attributes->devicePointer = const_cast<void*>(pointer);
-    attributes->hostPointer = device ? nullptr : const_cast<void*>(pointer);
+    attributes->hostPointer = const_cast<void*>(pointer);  // CUDA says null for a device's
     return cudaSuccess;
   });
 }
