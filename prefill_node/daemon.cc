@@ -88,19 +88,14 @@ Result<ReadyAddresses> Daemon::start() {
   context_.log.set_node(node);
   hello_.node = node;
 
-  transport::TransportConfig transport;
-  transport.ucx_transports = config_.ucx_transports;
-  transport.ucx_devices = config_.ucx_devices;
-  transport.heartbeat_interval_ms = config_.heartbeat_ms;
-  transport.heartbeat_lost_ms = 3 * config_.heartbeat_ms;
-  const Logger ucx_log = context_.log.component("ucx");
-  transport.on_notice = [ucx_log](std::string_view line) {
-    ucx_log.info("transport", {{"notice", line}});
-  };
-  // UCX would print on standard output, where the ready line goes.
-  transport::redirect_ucx_log([ucx_log](bool error, std::string_view line) {
-    ucx_log.log(error ? LogLevel::kError : LogLevel::kWarn, "ucx says", {{"line", line}});
-  });
+  transport::TransportConfig transport =
+      transport::node_config({.ucx_transports = config_.ucx_transports,
+                              .ucx_devices = config_.ucx_devices,
+                              .heartbeat_ms = config_.heartbeat_ms,
+                              .gpu = parts_.device.is_gpu(),
+                              .gpu_memory_is_host = parts_.device.memory_is_host,
+                              .on_thread_start = parts_.device.bind_thread},
+                             context_.log);
   transport.local_address = HostPort{config_.state.host, 0};
   AKV_ASSIGN_OR_RETURN(const std::string ucx, transport::describe_ucx(transport));
   AKV_ASSIGN_OR_RETURN(auto sender, transport::make_ucx_sender(transport));

@@ -45,7 +45,7 @@ Status CpuPromptEngine::compress(const LayerKv& layer, const RecordOrder& order)
   }
   AKV_RETURN_IF_ERROR(kv::compress_layer(input, *order.plan, order.state_checksum, order.bytes,
                                          workspace_, parallel_view(pool_)));
-  order.done(ms_since(start));
+  order.done(FinishedRecord{.compress_ms = ms_since(start), .device = {}});
   return {};
 }
 

@@ -8,11 +8,15 @@
 #include "common/model/wire.h"
 #include "kernels/flash_prefill.h"
 #include "prefill_node/engine/make_device_engine.h"
+#include "proto/state.h"
 
 namespace akv::prefill {
 namespace {
 
 constexpr uint64_t kPinnedBytes = uint64_t{2} << 30;
+// Records on their way out, at most: this, and this part of the device's memory.
+constexpr uint64_t kExportBytes = uint64_t{2} << 30;
+constexpr uint64_t kExportShare = 16;
 
 // The state that a prompt of so many tokens most likely asks for, to size the codec's scratch.
 uint64_t usual_encoder_bytes(const model::ModelConfig& config, int64_t tokens) {
@@ -109,6 +113,8 @@ Status DevicePromptEngine::allocate() {
   const uint64_t logits_at = (2 * rows * sizeof(bf16) + 255) / 256 * 256;
   logits_ = reinterpret_cast<float*>(chunk_.data() + logits_at);
   AKV_ASSIGN_OR_RETURN(host_logits_, pinned_->allocate(vocab * sizeof(float)));
+  AKV_ASSIGN_OR_RETURN(seal_, pinned_->allocate(proto::kRecordHeaderBytes));
+  exports_ = ExportPool::create(device, std::min(kExportBytes, device.memory_bytes / kExportShare));
   return {};
 }
 
@@ -264,6 +270,11 @@ Status DevicePromptEngine::encode(WorkingPrompt& prompt, int layer, const Record
     if (larger.ok()) staging_ = std::move(*larger);
   }
   std::byte* host = staging_.size() > 0 ? staging_.data() : record.bytes.data();
+  std::shared_ptr<std::byte> device;
+  if (record.keep_on_device) {
+    auto block = exports_->allocate(record.bytes.size());
+    if (block.ok()) device = std::move(*block);  // else it is sent from the host
+  }
   const kv::DeviceEncoder encoder(*record.plan, record.state_checksum,
                                   prompt.layer().encoder.data());
   const kv::DeviceLayerInput input{.layer = layer,
@@ -272,12 +283,13 @@ Status DevicePromptEngine::encode(WorkingPrompt& prompt, int layer, const Record
                                    .q_obs = prompt.q_window(),
                                    .rope = weights_->rope()};
   AKV_RETURN_IF_ERROR(events_.encode_begin.record(compute_));
-  AKV_RETURN_IF_ERROR(encoder.encode(input, {}, compute_.view()));
+  AKV_RETURN_IF_ERROR(encoder.encode(input, {}, compute_.view(), device.get()));
   AKV_RETURN_IF_ERROR(events_.encoded.record(compute_));
   AKV_RETURN_IF_ERROR(copy_.wait(events_.encoded));
-  AKV_RETURN_IF_ERROR(copy_.copy_to_host({host, record.bytes.size()}, encoder.device_record()));
+  const std::byte* built = device ? device.get() : encoder.device_record();
+  AKV_RETURN_IF_ERROR(copy_.copy_to_host({host, record.bytes.size()}, built));
   AKV_RETURN_IF_ERROR(events_.copied.record(copy_));
-  pending_.emplace(Pending{record, layer, encoder, host});
+  pending_.emplace(Pending{record, layer, encoder, host, std::move(device)});
   return {};
 }
 
@@ -290,13 +302,25 @@ Status DevicePromptEngine::settle() {
   const std::span<std::byte> record = pending.order.bytes;
   if (pending.host != record.data()) std::memcpy(record.data(), pending.host, record.size());
   const Status sealed = pending.encoder.finish(pending.layer, record);
-  if (sealed.ok()) {
-    const auto seconds = Event::seconds_between(events_.encode_begin, events_.encoded);
-    pending.order.done(seconds.ok() ? 1000 * *seconds : 0.0);
-  } else {
+  if (!sealed.ok()) {
     pending.order.done(sealed.error());
+    return {};
   }
+  if (pending.device) AKV_RETURN_IF_ERROR(seal_on_device(pending));
+  const auto seconds = Event::seconds_between(events_.encode_begin, events_.encoded);
+  pending.order.done(FinishedRecord{.compress_ms = seconds.ok() ? 1000 * *seconds : 0.0,
+                                    .device = pending.device});
   return {};
+}
+
+// The checksum is the host's: only the header's few bytes go back, and the record is complete
+// there.
+Status DevicePromptEngine::seal_on_device(const Pending& pending) {
+  const std::span<std::byte> header = seal_.bytes().first(proto::kRecordHeaderBytes);
+  std::memcpy(header.data(), pending.order.bytes.data(), header.size());
+  pending.encoder.seal_on_device(header, pending.device.get(), copy_.view());
+  AKV_RETURN_IF_ERROR(copy_.check());
+  return copy_.synchronize();
 }
 
 Result<std::unique_ptr<PromptEngine>> make_device_engine(

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "common/base/result.h"
+#include "common/device/export_pool.h"
 #include "common/device/memory.h"
 #include "common/device/stream.h"
 #include "common/kv/device_encoder.h"
@@ -48,6 +49,8 @@ class DevicePromptEngine : public PromptEngine {
     int layer = 0;
     kv::DeviceEncoder encoder;
     const std::byte* host = nullptr;  // where it arrives
+    std::shared_ptr<std::byte>
+        device;  // where it stays; null: in the encoder's memory, not for long
   };
   class WorkingPrompt;
   struct Events {
@@ -63,6 +66,7 @@ class DevicePromptEngine : public PromptEngine {
   Status last_logits(WorkingPrompt& prompt, const LayerOrder& order);
   Status encode(WorkingPrompt& prompt, int layer, const RecordOrder& record);
   Status settle();
+  Status seal_on_device(const Pending& pending);
 
   const std::shared_ptr<const model::DeviceWeights> weights_;
   const StreamOptions options_;
@@ -78,6 +82,8 @@ class DevicePromptEngine : public PromptEngine {
   float* logits_ = nullptr;
   PinnedBuffer host_logits_;
   PinnedBuffer staging_;  // a record between the device and its place; empty: copied directly
+  PinnedBuffer seal_;     // a record's header on its way to the device
+  std::shared_ptr<ExportPool> exports_;  // records that are sent from the device
   std::weak_ptr<DeviceLayerMemory> layer_memory_;
   std::optional<Pending> pending_;
   std::atomic<uint64_t> dense_kv_bytes_{0};

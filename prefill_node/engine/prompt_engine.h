@@ -29,15 +29,25 @@ class Prompt {
   int next_layer_ = 0;
 };
 
+// A record that is complete in host memory.
+struct FinishedRecord {
+  double compress_ms = 0;  // that the codec took
+  // Of an engine with memory of its own that was asked to keep it: the same bytes there, complete.
+  std::shared_ptr<const std::byte> device;
+};
+
 // Where a finished layer goes. `plan` null: no state is wanted of this prompt.
 struct RecordOrder {
   const kv::StatePlan* plan = nullptr;
   uint64_t state_checksum = 0;  // of the state's header
   std::span<std::byte> bytes;   // plan->record_bytes[layer], host memory
-  // Called on the engine's thread: once the record is complete in `bytes`, with the time that the
-  // codec took, or with why it never will be where run_layer() had returned before that was known.
-  // Keeps the bytes and the plan alive: it may come after the prompt has ended.
-  std::function<void(Result<double> compress_ms)> done;
+  // Hand the record over in the engine's own memory too, where there is room: it will be sent from
+  // there.
+  bool keep_on_device = false;
+  // Called on the engine's thread: once the record is complete in `bytes`, or with why it never
+  // will be where run_layer() had returned before that was known. Keeps the bytes and the plan
+  // alive: it may come after the prompt has ended.
+  std::function<void(Result<FinishedRecord> record)> done;
 };
 
 struct LayerOrder {

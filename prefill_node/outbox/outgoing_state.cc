@@ -27,7 +27,13 @@ bool OutgoingState::shipping() const {
   return !shipments_.empty();
 }
 
-void OutgoingState::publish(int layer) {
+bool OutgoingState::wants_device() const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(shipments_.begin(), shipments_.end(),
+                     [](const Shipment& s) { return s.reads_device; });
+}
+
+void OutgoingState::publish(int layer, std::shared_ptr<const std::byte> device) {
   std::vector<Shipment> open;
   {
     std::lock_guard lock(mutex_);
@@ -38,18 +44,24 @@ void OutgoingState::publish(int layer) {
     open = shipments_;
   }
   const auto record = static_cast<uint32_t>(layer) + 1;
-  for (const Shipment& shipment : open) post_ready(shipment, record, record + 1);
+  for (const Shipment& shipment : open) post_ready(shipment, record, record + 1, device);
 }
 
 // A channel that has ended refuses posts; its terminal event says why, so the refusal is dropped.
-void OutgoingState::post_ready(const Shipment& shipment, uint32_t from, uint32_t to) {
+// `device`: of the one record that is posted then.
+void OutgoingState::post_ready(const Shipment& shipment, uint32_t from, uint32_t to,
+                               const std::shared_ptr<const std::byte>& device) {
   const auto all = static_cast<const OutgoingState*>(this)->buffer_.bytes();
   for (uint32_t record = from; record < to; ++record) {
     const bool header = record == 0;
     const size_t offset = header ? 0 : plan_.record_offset[record - 1];
     const size_t size = header ? plan_.header_bytes : plan_.record_bytes[record - 1];
-    const transport::Payload payload{.bytes = all.subspan(offset, size),
-                                     .keepalive = shared_from_this()};
+    transport::Payload payload{.bytes = all.subspan(offset, size), .keepalive = shared_from_this()};
+    if (device && shipment.reads_device) {
+      payload.device = device.get();
+      using Held = std::pair<std::shared_ptr<const void>, std::shared_ptr<const std::byte>>;
+      payload.keepalive = std::make_shared<const Held>(std::move(payload.keepalive), device);
+    }
     (void)shipment.sender->post(shipment.channel, record, payload).ok();
   }
   if (to == static_cast<uint32_t>(plan_.shape.layers) + 1) {
@@ -75,11 +87,12 @@ Status OutgoingState::ship(transport::Sender& sender, const transport::LandingAd
                         const transport::SendEvent& event) { self->on_event(serial, event); });
     if (!opened.ok()) return std::move(opened).error();
     shipment.channel = *opened;
+    shipment.reads_device = sender.reads_device(to);
     ready = ready_records();
     posted(shipment, ready);
     shipments_.push_back(shipment);
     // Posted under the lock: publish() of the next record must not overtake these.
-    post_ready(shipment, 0, ready);
+    post_ready(shipment, 0, ready, nullptr);
   }
   return {};
 }

@@ -43,9 +43,13 @@ class OutgoingState : public std::enable_shared_from_this<OutgoingState> {
 
   // The record of `layer`, for the engine to fill before it publishes it. Engine thread only.
   std::span<std::byte> record(int layer) { return buffer_.record(plan_, layer); }
-  // `layer` is complete and will not change: it goes to every open shipment.
-  void publish(int layer);
+  // `layer` is complete and will not change: it goes to every open shipment, from `device`, the
+  // same bytes in device memory, where it is given and the transport can read it. The transport
+  // lets go of it as soon as the record is sent; later shipments go from host memory.
+  void publish(int layer, std::shared_ptr<const std::byte> device = nullptr);
   bool complete() const;
+  // Whether an open shipment would read the next record from device memory.
+  bool wants_device() const;
 
   // Sends everything that is ready now and each later record when it is published. `done` runs once
   // on a transport thread, unless an error is returned at once.
@@ -61,6 +65,7 @@ class OutgoingState : public std::enable_shared_from_this<OutgoingState> {
   struct Shipment {
     transport::Sender* sender = nullptr;
     transport::ChannelId channel;
+    bool reads_device = false;
     ShipmentDone done;
     uint64_t serial = 0;
     uint32_t in_flight = 0;  // records posted, not yet sent
@@ -70,7 +75,8 @@ class OutgoingState : public std::enable_shared_from_this<OutgoingState> {
 
   explicit OutgoingState(kv::StatePlan plan) : plan_(std::move(plan)) {}
   uint32_t ready_records() const;  // REQUIRES: mutex_ held
-  void post_ready(const Shipment& shipment, uint32_t from, uint32_t to);
+  void post_ready(const Shipment& shipment, uint32_t from, uint32_t to,
+                  const std::shared_ptr<const std::byte>& device);
   Shipment* find(uint64_t serial);                           // REQUIRES: mutex_ held
   static void posted(Shipment& shipment, uint32_t records);  // REQUIRES: mutex_ held
   void on_event(uint64_t serial, const transport::SendEvent& event);

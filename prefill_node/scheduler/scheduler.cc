@@ -260,13 +260,14 @@ LayerOrder Scheduler::layer_order(const JobPtr& job) {
   order.record.plan = &job->state->plan();
   order.record.state_checksum = job->state->header_checksum();
   order.record.bytes = job->state->record(layer);
+  order.record.keep_on_device = job->state->wants_device();
   order.record.done = [state = job->state, layer,
-                       work = std::weak_ptr(job)](Result<double> compress_ms) {
-    if (compress_ms.ok()) {
-      state->compress_ms = state->compress_ms + *compress_ms;
-      state->publish(layer);
+                       work = std::weak_ptr(job)](Result<FinishedRecord> record) {
+    if (record.ok()) {
+      state->compress_ms = state->compress_ms + record->compress_ms;
+      state->publish(layer, std::move(record->device));
     } else if (const auto owner = work.lock()) {
-      owner->record_status = compress_ms.error();
+      owner->record_status = record.error();
     }
   };
   return order;

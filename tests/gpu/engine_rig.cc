@@ -63,7 +63,7 @@ kv::StatePlan EngineRig::plan(int64_t tokens, const std::string& codec) const {
 }
 
 Result<Prefilled> EngineRig::prefill(prefill::PromptEngine& engine, const std::vector<int32_t>& ids,
-                                     const std::string& codec) {
+                                     const std::string& codec, bool keep_on_device) {
   Prefilled done;
   done.plan = plan(static_cast<int64_t>(ids.size()), codec);
   AKV_ASSIGN_OR_RETURN(done.buffer, kv::StateBuffer::create(done.plan));
@@ -79,9 +79,11 @@ Result<Prefilled> EngineRig::prefill(prefill::PromptEngine& engine, const std::v
     order.record = {.plan = &done.plan,
                     .state_checksum = checksum,
                     .bytes = done.buffer.record(done.plan, layer),
+                    .keep_on_device = keep_on_device,
                     .done = {}};
-    order.record.done = [&](Result<double> ms) {
-      if (!ms.ok()) records = ms.error();
+    order.record.done = [&](const Result<prefill::FinishedRecord>& record) {
+      if (!record.ok()) records = record.error();
+      if (record.ok() && record->device) done.device.push_back(record->device);
       ++finished;
     };
     order.on_logits = [&](std::span<float> logits) -> Status {
@@ -100,18 +102,32 @@ Result<Prefilled> EngineRig::prefill(prefill::PromptEngine& engine, const std::v
   return done;
 }
 
-Answer::Answer(decode::StepEngine& engine, const model::Model& model, const Prefilled& prompt,
-               model::SamplingParams params)
-    : suffix_(decode::PageShape(model.config()), nullptr, engine.pages()),
-      params_(std::move(params)),
-      sampler_(params_, {}, {}),
-      prompt_tokens_(prompt.plan.tokens),
-      vocab_(model.config().vocab),
-      tokens_{prompt.first_token} {
+namespace {
+
+std::unique_ptr<decode::PromptState> adopted(decode::StepEngine& engine, const Prefilled& prompt) {
   auto state = engine.adopt({prompt.buffer.bytes(), &prompt.plan, nullptr});
   AKV_CHECK(state.ok());
-  state_ = std::move(*state);
-  sampler_.add(prompt.first_token);
+  return std::move(*state);
+}
+
+}  // namespace
+
+Answer::Answer(decode::StepEngine& engine, const model::Model& model, const Prefilled& prompt,
+               model::SamplingParams params)
+    : Answer(engine, model, adopted(engine, prompt), prompt.plan.tokens, prompt.first_token,
+             std::move(params)) {}
+
+Answer::Answer(decode::StepEngine& engine, const model::Model& model,
+               std::unique_ptr<decode::PromptState> state, int64_t prompt_tokens,
+               int32_t first_token, model::SamplingParams params)
+    : state_(std::move(state)),
+      suffix_(decode::PageShape(model.config()), nullptr, engine.pages()),
+      params_(std::move(params)),
+      sampler_(params_, {}, {}),
+      prompt_tokens_(prompt_tokens),
+      vocab_(model.config().vocab),
+      tokens_{first_token} {
+  sampler_.add(first_token);
 }
 
 decode::StepEntry Answer::next() {
@@ -138,6 +154,12 @@ void Answer::take(const decode::StepEntry& entry) {
   }
   tokens_.push_back(token);
   sampler_.add(token);
+}
+
+void Answer::step(decode::StepEngine& engine) {
+  auto entry = next();
+  AKV_CHECK(engine.forward({&entry, 1}).ok());
+  take(entry);
 }
 
 std::vector<std::vector<int32_t>> answers(decode::StepEngine& engine, const model::Model& model,

@@ -20,8 +20,9 @@ namespace akv::gpu {
 struct Prefilled {
   kv::StatePlan plan;
   kv::StateBuffer buffer;
-  std::vector<float> logits;  // of the last position
-  int32_t first_token = -1;   // greedy
+  std::vector<float> logits;                             // of the last position
+  int32_t first_token = -1;                              // greedy
+  std::vector<std::shared_ptr<const std::byte>> device;  // records that stayed there, of layer 0 on
 };
 
 std::vector<int32_t> made_up_ids(const model::ModelConfig& config, int64_t count, int seed);
@@ -39,7 +40,7 @@ class EngineRig {
   // codec "anchorkv" (theta 0.5, window 8) or "none".
   kv::StatePlan plan(int64_t tokens, const std::string& codec) const;
   Result<Prefilled> prefill(prefill::PromptEngine& engine, const std::vector<int32_t>& ids,
-                            const std::string& codec);
+                            const std::string& codec, bool keep_on_device = false);
   // Status of opening the GPU; the rest needs it ok for on_gpu.
   const Result<EngineDevice>& device() const { return device_; }
 
@@ -54,11 +55,17 @@ class Answer {
  public:
   Answer(decode::StepEngine& engine, const model::Model& model, const Prefilled& prompt,
          model::SamplingParams params = greedy_params());
+  // Of a state that an engine has adopted already.
+  Answer(decode::StepEngine& engine, const model::Model& model,
+         std::unique_ptr<decode::PromptState> state, int64_t prompt_tokens, int32_t first_token,
+         model::SamplingParams params = greedy_params());
 
   decode::StepEntry next();
   // Takes what the step drew, on either side.
   void take(const decode::StepEntry& entry);
   const std::vector<int32_t>& tokens() const { return tokens_; }
+  // One more token, by a step of its own.
+  void step(decode::StepEngine& engine);
   decode::PromptState& state() { return *state_; }
 
  private:

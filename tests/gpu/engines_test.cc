@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include "common/device/stream.h"
 #include "common/kv/codec.h"
+#include "common/model/device_weights.h"
 #include "tests/gpu/engine_rig.h"
 
 namespace akv::gpu {
@@ -58,6 +60,30 @@ TEST_F(Engines, ChunkBordersChangeNothing) {
   const auto a = whole.buffer.bytes();
   const auto b = parts.buffer.bytes();
   EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+}
+
+// Records that stay on the device, to be sent from there, are those of the host, seal and all.
+TEST_F(Engines, RecordsStayOnTheDeviceWhereTheyAreAskedFor) {
+  const auto engine = rig_.prompt_engine(true);
+  const auto prompt = ids(100, 11);
+  for (const char* codec : {"anchorkv", "none"}) {
+    const auto plain = rig_.prefill(*engine, prompt, codec);
+    const auto kept = rig_.prefill(*engine, prompt, codec, /*keep_on_device=*/true);
+    ASSERT_TRUE(plain.ok() && kept.ok());
+    EXPECT_TRUE(plain->device.empty());
+    ASSERT_EQ(kept->device.size(), kept->plan.record_bytes.size());
+    const auto stream = Stream::create(rig_.device()->weights->device());
+    ASSERT_TRUE(stream.ok());
+    for (int layer = 0; layer < kept->plan.shape.layers; ++layer) {
+      const auto host = kept->buffer.record(kept->plan, layer);
+      std::vector<std::byte> there(host.size());
+      ASSERT_TRUE(stream->copy_to_host(there, kept->device[static_cast<size_t>(layer)].get()).ok());
+      ASSERT_TRUE(stream->synchronize().ok());
+      EXPECT_TRUE(std::equal(host.begin(), host.end(), there.begin())) << codec << layer;
+      const auto without = plain->buffer.record(plain->plan, layer);
+      EXPECT_TRUE(std::equal(host.begin(), host.end(), without.begin())) << codec << layer;
+    }
+  }
 }
 
 // All four pairs of backends, a compressed and a dense prompt in one batch.

@@ -120,9 +120,11 @@ TEST(CpuPromptEngine, ObservesThePlansWindow) {
     const std::atomic<bool> cancelled{false};
     std::vector<std::byte> record(plan.record_bytes[0]), expected(plan.record_bytes[0]);
     LayerOrder order;
-    order.record = {.plan = &plan, .state_checksum = 7, .bytes = record, .done = {}};
+    order.record.plan = &plan;
+    order.record.state_checksum = 7;
+    order.record.bytes = record;
     bool done = false;
-    order.record.done = [&](Result<double> ms) { done = ms.ok(); };
+    order.record.done = [&](const Result<FinishedRecord>& finished) { done = finished.ok(); };
     ASSERT_TRUE(engine.run_layer(*prompt, cancelled, order).ok());
     EXPECT_TRUE(done);
     const auto on_layer = [&](const LayerKv& layer) -> Status {

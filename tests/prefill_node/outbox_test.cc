@@ -1,12 +1,14 @@
 #include "prefill_node/outbox/outbox.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
 #include <future>
 
 #include "transport/inproc/inproc_transport.h"
+#include "transport/wrappers/coat.h"
 
 namespace akv::prefill {
 namespace {
@@ -112,6 +114,54 @@ class Shipping : public testing::Test {
   std::unique_ptr<transport::Receiver> receiver_;
   std::unique_ptr<transport::Sender> sender_;
 };
+
+// A sender that reads device memory, and remembers what it was given.
+class DeviceSender : public transport::SenderCoat {
+ public:
+  using SenderCoat::SenderCoat;
+  bool reads_device(const transport::LandingAddress&) const override { return true; }
+  Status post(transport::ChannelId channel, uint32_t record, transport::Payload payload) override {
+    given.push_back(payload.device);
+    return SenderCoat::post(channel, record, std::move(payload));
+  }
+  std::vector<const std::byte*> given;
+};
+
+TEST_F(Shipping, DeviceMemoryGoesToShipmentsThatReadItAndIsLetGo) {
+  Outbox outbox(1 << 30);
+  const auto state = *outbox.create(key("a"), dense_plan(50), {});
+  DeviceSender sender(std::move(sender_));
+  EXPECT_FALSE(state->wants_device());
+  std::vector<std::weak_ptr<std::byte>> kept;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::byte> memory;
+    std::promise<bool> landed;
+    std::promise<ShipmentReport> reported;
+    const auto to = expect(state->plan(), memory, landed);
+    ASSERT_TRUE(state
+                    ->ship(sender, to, after_ms(5000),
+                           [&](const ShipmentReport& r) { reported.set_value(r); })
+                    .ok());
+    EXPECT_TRUE(state->wants_device());
+    for (int layer = 0; round == 0 && layer < 2; ++layer) {
+      std::shared_ptr<std::byte> device(new std::byte[1], std::default_delete<std::byte[]>());
+      kept.push_back(device);
+      state->publish(layer, std::move(device));
+    }
+    EXPECT_TRUE(landed.get_future().get());
+    EXPECT_TRUE(reported.get_future().get().status.ok());
+  }
+  // The header and everything of the second round are on the host alone.
+  ASSERT_EQ(sender.given.size(), 6u);
+  for (size_t i = 0; i < sender.given.size(); ++i) {
+    EXPECT_EQ(sender.given[i] != nullptr, i == 1 || i == 2) << i;
+  }
+  EXPECT_FALSE(state->wants_device());
+  for (const auto& record : kept) {
+    for (int i = 0; i < 5000 && !record.expired(); ++i) usleep(1000);  // the network's thread
+    EXPECT_TRUE(record.expired());
+  }
+}
 
 TEST_F(Shipping, SendsRecordsAsTheyArePublishedAndAgainFromTheOutbox) {
   Outbox outbox(1 << 30);
