@@ -50,15 +50,26 @@ Result<std::unique_ptr<DeviceState>> DeviceState::create(DevicePool& pool,
   return state;
 }
 
-Status DeviceState::load(std::span<const std::byte> host, DevicePool& pool, const Stream& stream) {
-  AKV_CHECK(host.size() == plan_.total_bytes);
+Result<std::unique_ptr<DeviceState>> DeviceState::reserve(DevicePool& pool,
+                                                          const kv::StatePlan& plan,
+                                                          const Stream& stream) {
+  std::unique_ptr<DeviceState> state(new DeviceState(plan));
+  AKV_RETURN_IF_ERROR(state->allocate(pool, stream));
+  return state;
+}
+
+Status DeviceState::allocate(DevicePool& pool, const Stream& stream) {
   views_at_ = rounded(plan_.total_bytes);
   const uint64_t bytes = views_at_ + ViewBlock(plan_).end;
-  AKV_ASSIGN_OR_RETURN(auto memory, pool.allocate(bytes, stream));
-  memory_ = std::move(memory);
+  AKV_ASSIGN_OR_RETURN(memory_, pool.allocate(bytes, stream));
+  return {};
+}
+
+Status DeviceState::load(std::span<const std::byte> host, DevicePool& pool, const Stream& stream) {
+  AKV_RETURN_IF_ERROR(allocate(pool, stream));
   const auto fill = [&]() -> Status {
     AKV_RETURN_IF_ERROR(stream.copy_to_device(memory_.data(), host));
-    return describe(kv::StateView::create(host, plan_), host.data(), stream);
+    return describe(host, stream);
   };
   Status status = fill();
   if (!status.ok()) memory_ = DeviceBuffer();
@@ -66,8 +77,10 @@ Status DeviceState::load(std::span<const std::byte> host, DevicePool& pool, cons
 }
 
 // The host's views with every pointer moved to the device's copy, and that copied too.
-Status DeviceState::describe(const kv::StateView& view, const std::byte* host,
-                             const Stream& stream) {
+Status DeviceState::describe(std::span<const std::byte> bytes, const Stream& stream) {
+  AKV_CHECK(bytes.size() == plan_.total_bytes);
+  const kv::StateView view = kv::StateView::create(bytes, plan_);
+  const std::byte* host = bytes.data();
   const ViewBlock block(plan_);
   const std::byte* device = memory_.data();
   std::byte* target = memory_.data() + views_at_;

@@ -25,6 +25,16 @@ class DeviceState : public PromptState {
   static Result<std::unique_ptr<DeviceState>> create(DevicePool& pool, const LandedState& landed,
                                                      const Stream& stream);
 
+  // Takes the memory alone: the bytes come by other ways, then describe() makes the state whole.
+  static Result<std::unique_ptr<DeviceState>> reserve(DevicePool& pool, const kv::StatePlan& plan,
+                                                      const Stream& stream);
+  // [plan.total_bytes]. REQUIRES: !parked().
+  std::byte* bytes() const { return memory_.data(); }
+  // Puts the views behind the bytes; `host`: the same bytes, verified. Waits for the copy.
+  Status describe(std::span<const std::byte> host, const Stream& stream);
+  // Steps, which read it, run in this stream from now on.
+  void used_by(DeviceStream stream) { memory_.release_in(stream); }
+
   Status park(const Stream& stream);
   Status restore(DevicePool& pool, const Stream& stream);
   bool parked() const { return memory_.size() == 0; }
@@ -39,8 +49,8 @@ class DeviceState : public PromptState {
 
  private:
   explicit DeviceState(const kv::StatePlan& plan) : plan_(plan) {}
+  Status allocate(DevicePool& pool, const Stream& stream);
   Status load(std::span<const std::byte> host, DevicePool& pool, const Stream& stream);
-  Status describe(const kv::StateView& host_view, const std::byte* host, const Stream& stream);
 
   const kv::StatePlan plan_;
   DeviceBuffer memory_;  // the state's bytes, then the views

@@ -78,13 +78,18 @@ Result<std::unique_ptr<StepEngine>> DeviceStepEngine::create(
   AKV_ASSIGN_OR_RETURN(auto stream, Stream::create(device));
   AKV_ASSIGN_OR_RETURN(auto pool, DevicePool::create(device, device.memory_bytes));
   AKV_ASSIGN_OR_RETURN(auto pinned, PinnedPool::create(device, kPinnedBytes));
-  std::unique_ptr<DeviceStepEngine> engine(new DeviceStepEngine(
-      std::move(weights), options, std::move(stream), std::move(pool), std::move(pinned)));
+  AKV_ASSIGN_OR_RETURN(auto landings, LandingThread::create(device));
+  std::unique_ptr<DeviceStepEngine> engine(
+      new DeviceStepEngine(std::move(weights), options, std::move(stream), std::move(pool),
+                           std::move(pinned), std::move(landings)));
   AKV_RETURN_IF_ERROR(engine->allocate());
   return std::unique_ptr<StepEngine>(std::move(engine));
 }
 
-DeviceStepEngine::~DeviceStepEngine() { (void)stream_.synchronize().ok(); }
+DeviceStepEngine::~DeviceStepEngine() {
+  landings_->stop();
+  (void)stream_.synchronize().ok();
+}
 
 Status DeviceStepEngine::allocate() {
   const model::ModelConfig& config = weights_->config();
@@ -125,8 +130,20 @@ Status DeviceStepEngine::ensure_logits(int64_t rows) {
   return {};
 }
 
+Result<std::shared_ptr<LandingMemory>> DeviceStepEngine::begin_landing(const kv::StatePlan& plan,
+                                                                       std::span<std::byte> host) {
+  AKV_RETURN_IF_ERROR(health());
+  AKV_ASSIGN_OR_RETURN(auto landing, DeviceLanding::create(landings_, *pool_, plan, host));
+  return std::shared_ptr<LandingMemory>(std::move(landing));
+}
+
 Result<std::unique_ptr<PromptState>> DeviceStepEngine::adopt(const LandedState& landed) {
   AKV_RETURN_IF_ERROR(health());
+  if (landed.landing != nullptr) {
+    auto there = static_cast<DeviceLanding*>(landed.landing)->take();
+    there->used_by(stream_);
+    return std::unique_ptr<PromptState>(std::move(there));
+  }
   AKV_ASSIGN_OR_RETURN(auto state, DeviceState::create(*pool_, landed, stream_));
   return std::unique_ptr<PromptState>(std::move(state));
 }

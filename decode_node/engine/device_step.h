@@ -15,6 +15,7 @@
 #include "common/device/stream.h"
 #include "common/model/device_graph.h"
 #include "common/model/device_weights.h"
+#include "decode_node/engine/device_landing.h"
 #include "decode_node/engine/device_state.h"
 #include "decode_node/engine/make_device_engine.h"
 #include "decode_node/engine/step.h"
@@ -30,6 +31,9 @@ class DeviceStepEngine : public StepEngine {
   ~DeviceStepEngine() override;
 
   PageMemory& pages() override { return pages_; }
+  Result<std::shared_ptr<LandingMemory>> begin_landing(const kv::StatePlan& plan,
+                                                       std::span<std::byte> host) override;
+  void finish_landings() override { landings_->stop(); }
   Result<std::unique_ptr<PromptState>> adopt(const LandedState& landed) override;
   bool has_own_memory() const override { return true; }
   Status park(PromptState& state) override;
@@ -61,12 +65,14 @@ class DeviceStepEngine : public StepEngine {
 
   DeviceStepEngine(std::shared_ptr<const model::DeviceWeights> weights,
                    const DeviceStepOptions& options, Stream stream,
-                   std::shared_ptr<DevicePool> pool, std::shared_ptr<PinnedPool> pinned)
+                   std::shared_ptr<DevicePool> pool, std::shared_ptr<PinnedPool> pinned,
+                   std::shared_ptr<LandingThread> landings)
       : weights_(std::move(weights)),
         options_(options),
         stream_(std::move(stream)),
         pool_(std::move(pool)),
         pinned_(std::move(pinned)),
+        landings_(std::move(landings)),
         pages_(pool_, stream_) {}
   Status allocate();
   Status check(std::span<const StepEntry> entries) const;
@@ -83,6 +89,7 @@ class DeviceStepEngine : public StepEngine {
   Stream stream_;
   const std::shared_ptr<DevicePool> pool_;
   const std::shared_ptr<PinnedPool> pinned_;
+  const std::shared_ptr<LandingThread> landings_;
   DevicePages pages_;
   std::unique_ptr<model::DeviceStepGraph> graph_;
   DeviceBuffer activations_;  // x [rows, d], q and attn [rows, Hq, D]

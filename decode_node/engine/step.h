@@ -11,6 +11,7 @@
 #include "common/base/result.h"
 #include "common/kv/plan.h"
 #include "common/model/sampler.h"
+#include "decode_node/cache/landing_memory.h"
 #include "decode_node/cache/page_memory.h"
 #include "decode_node/cache/suffix.h"
 
@@ -27,6 +28,8 @@ struct LandedState {
   std::span<const std::byte> bytes;
   const kv::StatePlan* plan = nullptr;
   std::shared_ptr<const void> owner;  // of bytes and plan; null where the caller outlives the state
+  // Of begin_landing(), where the state landed in the engine's own memory.
+  LandingMemory* landing = nullptr;
 };
 
 // How a session's next token is drawn.
@@ -61,8 +64,20 @@ class StepEngine {
   // Where the pages of suffixes come from; lives as long as the engine.
   virtual PageMemory& pages() = 0;
 
-  // Makes a verified state readable for forward(). An engine with memory of its own copies the
-  // bytes and lets the owner go. kResourceExhausted: its memory is short.
+  // Memory of the engine's own for a state that is about to land in `host` (plan.total_bytes); null
+  // where states are read where they land. kResourceExhausted: its memory is short.
+  virtual Result<std::shared_ptr<LandingMemory>> begin_landing(const kv::StatePlan& plan,
+                                                               std::span<std::byte> host) {
+    (void)plan, (void)host;
+    return std::shared_ptr<LandingMemory>{};
+  }
+  // [thread-safe] Brings all that landings were asked for to its end; what is asked later happens
+  // within the calls. Before whatever their callbacks refer to goes.
+  virtual void finish_landings() {}
+
+  // Makes a verified state readable for forward(). An engine with memory of its own has the bytes
+  // there by then (begin_landing) or copies them, and lets the owner go. kResourceExhausted: its
+  // memory is short.
   virtual Result<std::unique_ptr<PromptState>> adopt(const LandedState& landed) = 0;
 
   // True where states are copied out of host memory: then they can be parked there and brought

@@ -31,6 +31,9 @@ Result<proto::Landing> IncomingState::expect(transport::Receiver& receiver,
   for (int layer = 0; layer < plan_.shape.layers; ++layer) {
     spec.destinations.push_back(buffer_.record(plan_, layer));
   }
+  for (uint32_t record = 0; landing_ && record < spec.destinations.size(); ++record) {
+    spec.device_destinations.push_back(landing_->place(record));
+  }
   spec.on_event = [self = shared_from_this(), &receiver](const transport::LandEvent& event) {
     self->on_event(receiver, event);
   };
@@ -48,21 +51,63 @@ Result<proto::Landing> IncomingState::expect(transport::Receiver& receiver,
 
 void IncomingState::cancel(transport::Receiver& receiver) { receiver.cancel(transfer_); }
 
-// Records are verified as they land, so that checking hides behind the layers still being computed.
 void IncomingState::on_event(transport::Receiver& receiver, const transport::LandEvent& event) {
   if (const auto* landed = std::get_if<transport::RecordLanded>(&event)) {
-    if (!any_record_) first_record_ = SteadyClock::now();
-    any_record_ = true;
-    if (!verdict_.ok()) return;
-    verdict_ = verify(landed->record);
-    if (!verdict_.ok()) receiver.cancel(transfer_);
+    return on_landed(receiver, *landed);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  std::optional<Error> failed;
+  if (const auto* failure = std::get_if<transport::Failed>(&event)) failed = failure->error;
+  if (!landing_) return report(failed, {});
+  landing_->finish(
+      [self = shared_from_this(), failed](const Status& landed) { self->report(failed, landed); });
+}
+
+// Records are verified as they land, so that checking hides behind the layers still being computed.
+// Only verified bytes go to the device; what landed there comes to the host to be verified.
+void IncomingState::on_landed(transport::Receiver& receiver,
+                              const transport::RecordLanded& landed) {
+  if (!any_record_) first_record_ = SteadyClock::now();
+  any_record_ = true;
+  const uint32_t record = landed.record;
+  if (!landed.on_device) {
+    if (take(receiver, record, {}) && landing_) landing_->upload(record);
     return;
   }
+  ++device_records_;
+  landing_->fetch(record, [self = shared_from_this(), &receiver, record](const Status& arrived) {
+    (void)self->take(receiver, record, arrived);
+  });
+}
+
+// Whether the record is in host memory and all is well with it and those before.
+bool IncomingState::take(transport::Receiver& receiver, uint32_t record, const Status& arrived) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!verdict_.ok()) return false;
+  }
+  const Status verified = arrived.ok() ? verify(record) : arrived;
+  if (verified.ok()) return true;
+  std::lock_guard lock(mutex_);
+  if (verdict_.ok()) verdict_ = verified;
+  if (!ended_) receiver.cancel(transfer_);
+  return false;
+}
+
+void IncomingState::report(const std::optional<Error>& failed, const Status& landed) {
   LandingReport report;
+  {
+    std::lock_guard lock(mutex_);
+    report.status = verdict_;
+  }
+  if (report.status.ok() && failed) report.status = *failed;
+  if (report.status.ok()) report.status = landed;
+  if (report.status.ok() && landing_) report.status = landing_->describe();
+  report.device_records = device_records_;
   if (any_record_) report.landing_ms = ms_since(first_record_);
-  report.status = verdict_;
-  const auto* failed = std::get_if<transport::Failed>(&event);
-  if (failed != nullptr && verdict_.ok()) report.status = failed->error;
   std::exchange(done_, nullptr)(report);
 }
 

@@ -44,7 +44,11 @@ Engine::Engine(std::shared_ptr<const model::Model> model, std::vector<int32_t> e
   pthread_setname_np(thread_.native_handle(), "decode-engine");
 }
 
-Engine::~Engine() { stop(); }
+// The receiver has ended its landings by now: what they left to be done refers to this engine.
+Engine::~Engine() {
+  stop();
+  step_->finish_landings();
+}
 
 void Engine::stop() {
   {
@@ -245,6 +249,7 @@ void Engine::on_landing_ended(const LandingEnded& ended) {
   session.phase = SessionPhase::kLanded;
   session.landed_at = SteadyClock::now();
   session.landing_ms = ended.report.landing_ms;
+  session.device_records = ended.report.device_records;
   resident_bytes_ += session.plan.total_bytes;
   if (!ended.report.status.ok()) {
     const Error& error = ended.report.status.error();
@@ -259,10 +264,11 @@ void Engine::on_landing_ended(const LandingEnded& ended) {
   if (session.started) go_live(session);
 }
 
-// Hands the verified bytes to the step engine; one with memory of its own copies them.
+// Hands the verified bytes to the step engine; one with memory of its own has them there.
 Status Engine::adopt(Session& session) {
   AKV_ASSIGN_OR_RETURN(session.prompt,
-                       step_->adopt({session.incoming->bytes(), &session.plan, session.incoming}));
+                       step_->adopt({session.incoming->bytes(), &session.plan, session.incoming,
+                                     session.incoming->landing()}));
   if (step_->has_own_memory()) {
     session.incoming.reset();
     release_host(session);
@@ -330,6 +336,8 @@ Status Engine::reserve(Session& session) {
   AKV_ASSIGN_OR_RETURN(
       session.incoming,
       IncomingState::create(session.plan, model::state_identity(*model_, session.spec.token_ids)));
+  AKV_ASSIGN_OR_RETURN(auto own, step_->begin_landing(session.plan, session.incoming->memory()));
+  session.incoming->land_in(std::move(own));
   const auto done = [this, key = session.key, order = session.order](const LandingReport& report) {
     push(Input{key.owner, LandingEnded{key, order, report}});
   };
@@ -381,6 +389,7 @@ void Engine::log_end(const Session& session, const char* outcome) const {
                               {"output_tokens", session.output.size()},
                               {"state_bytes", session.plan.total_bytes},
                               {"landing_ms", session.landing_ms},
+                              {"device_records", session.device_records},
                               {"decode_ms", live ? ms_between(session.first_step_at, now) : 0.0},
                               {"parked_times", session.parked_times},
                               {"total_ms", ms_between(session.arrived, now)},

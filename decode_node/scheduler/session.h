@@ -51,7 +51,8 @@ struct Session {
   TimePoint landed_at;
   TimePoint first_step_at;
   double landing_ms = 0;
-  uint64_t order = 0;  // of admission: the lowest is the oldest
+  uint32_t device_records = 0;  // of the state: came from device memory to device memory
+  uint64_t order = 0;           // of admission: the lowest is the oldest
 
   SessionPhase phase = SessionPhase::kQueued;
   std::shared_ptr<IncomingState> incoming;  // from kLanding on; until adopted by own memory

@@ -64,8 +64,14 @@ TEST_F(Faults, AStateThatDoesNotFitFailsAloneAndTheEngineGoesOn) {
   ASSERT_FALSE(state.ok());
   EXPECT_EQ(state.error().code, Code::kResourceExhausted);
   EXPECT_TRUE(engine->health().ok());
+  // A landing takes its memory before a byte of it comes.
+  std::vector<std::byte> host(larger->plan.total_bytes);
+  const auto landing = engine->begin_landing(larger->plan, host);
+  ASSERT_FALSE(landing.ok());
+  EXPECT_EQ(landing.error().code, Code::kResourceExhausted);
   cuda_shim::set_faults({});
   EXPECT_EQ(answers(*engine, rig.model(), {&*prompt}, 2), expected);
+  EXPECT_TRUE(engine->begin_landing(larger->plan, host).ok());
 }
 
 TEST_F(Faults, ALostDeviceIsSaidByBothEnginesFromThenOn) {

@@ -87,6 +87,21 @@ def test_tokens_are_those_of_the_cpu(model, expected, prefill_gpu, decode_gpu):
                      what="all states freed")
 
 
+def test_records_go_from_device_to_device_between_gpus(model):
+    # Dense, so that they are large enough for a rendezvous.
+    replies = []
+    for prefill_gpu, decode_gpu in ((True, True), (False, True), (True, False)):
+        with Pair(model, prefill_gpu, decode_gpu) as pair:
+            status, reply = complete(pair.decode, LONG, kv={"codec": "none"})
+            assert status == 200, reply
+            replies.append(reply["choices"][0]["text"])
+            ended = h.wait_until(lambda p=pair: p.decode.log_events("session ended"),
+                                 what="the session's end is logged")
+            layers = 2
+            assert ended[0]["device_records"] == (layers if prefill_gpu and decode_gpu else 0), ended
+    assert len(set(replies)) == 1, replies
+
+
 @pytest.mark.skipif(not h.MODEL.exists(), reason="the model is not fetched")
 def test_the_default_model_says_the_same():
     # About 30 s of CPU on the shim: a hundred tokens through 30 layers, and three steps.
