@@ -15,20 +15,22 @@ while read -r binary; do
 done < <(find "$build" -type f -perm -u+x -not -path '*/CMakeFiles/*' \
   \( -name '*_test_gpu' -o -name 'cuda_*_bench' -o -name prefill_node -o -name decode_node \
   -o -name write_small_model \))
+# UCX finds its modules beside its library.
+ucx="$(ldd "$stage/bin/prefill_node" | awk '/libucp/ {print $3}')"
+modules="$(dirname "$ucx")/ucx"
+if [[ -d "$modules" ]]; then
+  mkdir -p "$stage/lib/ucx"
+  cp -L "$modules"/lib*.so.0 "$stage/lib/ucx/"
+fi
 # Everything but the parts of the C library, which fit only each other; the driver's library is the
 # machine's too.
 c_library='/(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libcuda)\.so'
-for binary in "$stage"/bin/*; do
+for binary in "$stage"/bin/* "$modules"/lib*.so.0; do
+  [[ -e "$binary" ]] || continue
   ldd "$binary" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
 done | sort -u | grep -vE "$c_library" | while read -r library; do
   cp -L "$library" "$stage/lib/"
 done
-# UCX finds its modules beside its library.
-ucx="$(ldd "$stage/bin/prefill_node" | awk '/libucp/ {print $3}')"
-if [[ -d "$(dirname "$ucx")/ucx" ]]; then
-  mkdir -p "$stage/lib/ucx"
-  cp -L "$(dirname "$ucx")"/ucx/lib*.so.0 "$stage/lib/ucx/"
-fi
 # Loaded by name, by UCX and by cuDNN's frontend; a few hundred KiB.
 cudart="$(sed -n 's/^CUDA_CUDART:FILEPATH=//p' "$build/CMakeCache.txt")"
 if [[ -f "$cudart" ]]; then
