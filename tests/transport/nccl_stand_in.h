@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -28,8 +29,8 @@ class NcclStandIn final : public Nccl {
   std::atomic<uint64_t> messages{0};  // copied
   std::atomic<uint64_t> joined{0};    // ends made
   std::atomic<uint64_t> device_sends{0}, device_receives{0};
-  // An aborted receiver leaves rubbish in the device memory it was receiving to. Host memory is
-  // written once all bytes are there, or not at all.
+  // An aborted receiver takes a while, and leaves rubbish in the device memory that it was receiving
+  // to. Host memory is written once all bytes are there, or not at all.
   std::atomic<bool> spoil{false};
 
   uint32_t version() const override { return version_number; }
@@ -110,9 +111,14 @@ class NcclStandIn final : public Nccl {
     }
     uint32_t window() const override { return 4; }
     void abort() override {
-      std::lock_guard lock(wire_->mutex);
+      std::unique_lock lock(wire_->mutex);
       wire_->aborted = true;  // nothing is copied any more
       if (rank_ == 0) return;
+      if (nccl_.spoil && !wire_->messages.empty()) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        lock.lock();
+      }
       for (auto& [number, m] : wire_->messages) {
         if (nccl_.spoil && m.to_device && !m.copied) std::memset(m.to, 0xee, m.received_bytes);
       }

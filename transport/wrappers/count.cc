@@ -45,6 +45,7 @@ class Counting final : public CountingSender {
     ++tally_->cancels;
     inner_->cancel(channel);
   }
+  bool reads_device(const LandingAddress& to) const override { return inner_->reads_device(to); }
   std::string_view name() const override { return inner_->name(); }
   std::string_view version() const override { return inner_->version(); }
   TransportStats stats() const override { return inner_->stats(); }
