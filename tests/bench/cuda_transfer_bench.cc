@@ -68,12 +68,20 @@ TransportConfig config_on(const Device& device) {
   return config;
 }
 
-// A state in device memory, and in host memory beside it.
+// A state in device memory, and in host memory beside it. A prefill node sends from memory that can
+// be exported; a decode node lands in that of a stream-ordered pool.
 struct Memory {
-  Memory(const Device& device, const Shape& shape)
-      : stream(must(Stream::create(device), "stream")),
-        on_device(must(DeviceBuffer::allocate(device, shape.bytes()), "device memory")),
-        on_host(shape.bytes()) {}
+  enum class Kind { kExported, kPooled };
+  Memory(const Device& device, const Shape& shape, Kind kind)
+      : stream(must(Stream::create(device), "stream")), on_host(shape.bytes()) {
+    if (kind == Kind::kExported) {
+      on_device = must(DeviceBuffer::allocate(device, shape.bytes()), "device memory");
+      return;
+    }
+    pool = must(DevicePool::create(device, device.memory_bytes), "pool");
+    on_device = must(pool->allocate(shape.bytes(), stream), "device memory");
+    must(stream.synchronize(), "device memory");
+  }
   void upload(std::span<const std::byte> from) {
     must(stream.copy_to_device(on_device.data(), from), "upload");
     must(stream.synchronize(), "upload");
@@ -85,6 +93,7 @@ struct Memory {
     return out;
   }
   Stream stream;
+  std::shared_ptr<DevicePool> pool;
   DeviceBuffer on_device;
   std::vector<std::byte> on_host;
 };
@@ -115,7 +124,7 @@ T get(int fd) {
 
 void run_receiver(const Shape& shape, int fd) {
   const Device device = must(choose_device("cuda"), "device").device;
-  Memory memory(device, shape);
+  Memory memory(device, shape, Memory::Kind::kPooled);
   const uint64_t truth = xxh3_64(make_state(shape));
   auto receiver = must(make_ucx_receiver(config_on(device), HostPort{"127.0.0.1", 0}), "receiver");
   Offer offer;
@@ -149,7 +158,7 @@ void run_receiver(const Shape& shape, int fd) {
 
 // Bytes a second that the device copies from one place of its own to another.
 double copy_rate(const Device& device, const Shape& shape) {
-  Memory memory(device, shape);
+  Memory memory(device, shape, Memory::Kind::kExported);
   const auto other = must(DeviceBuffer::allocate(device, shape.bytes()), "device memory");
   const auto begin = must(Event::create(device, true), "event");
   const auto end = must(Event::create(device, true), "event");
@@ -197,7 +206,7 @@ double send_state(Sender& sender, const LandingAddress& to, const Shape& shape, 
 
 void bench_ucx(const Device& device, const Shape& shape, double copy, int from_receiver) {
   const Offer offer = get<Offer>(from_receiver);
-  Memory memory(device, shape);
+  Memory memory(device, shape, Memory::Kind::kExported);
   memory.on_host = make_state(shape);
   memory.upload(memory.on_host);
   auto sender = must(make_ucx_sender(config_on(device)), "sender");
@@ -232,7 +241,8 @@ void bench_nccl(const Device& device, const Shape& shape, double copy) {
   auto link = must((*nccl)->join_alone(), "NCCL");
   while (!must(link->ready(), "NCCL")) {
   }
-  Memory from(device, shape), to(device, shape);
+  Memory from(device, shape, Memory::Kind::kExported);
+  Memory to(device, shape, Memory::Kind::kPooled);
   from.on_host = make_state(shape);
   from.upload(from.on_host);
   const auto wait = [&](uint64_t operation) {

@@ -2,6 +2,8 @@
 // everybody's.
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "tests/gpu/engine_rig.h"
 #include "tests/support/cuda_shim/cuda_shim.h"
 
@@ -74,11 +76,31 @@ TEST_F(Faults, AStateThatDoesNotFitFailsAloneAndTheEngineGoesOn) {
   EXPECT_TRUE(engine->begin_landing(larger->plan, host).ok());
 }
 
+// A landing that is given up leaves its memory to the next.
+TEST_F(Faults, ALandingGivesItsMemoryBack) {
+  EngineRig rig;
+  ASSERT_TRUE(rig.device().ok()) << rig.device().error().message;
+  const auto engine = rig.step_engine(true);
+  const kv::StatePlan plan = rig.plan(480, "none");
+  std::vector<std::byte> host(plan.total_bytes);
+  cuda_shim::set_faults(
+      {.memory_bytes = cuda_shim::device_bytes() + plan.total_bytes + plan.total_bytes / 2});
+  for (int i = 0; i < 3; ++i) {
+    const auto landing = engine->begin_landing(plan, host);
+    ASSERT_TRUE(landing.ok()) << i << landing.error().message;
+    EXPECT_EQ(engine->begin_landing(plan, host).error().code, Code::kResourceExhausted);
+  }
+}
+
 TEST_F(Faults, ALostDeviceIsSaidByBothEnginesFromThenOn) {
   EngineRig rig;
   ASSERT_TRUE(rig.device().ok()) << rig.device().error().message;
   const auto prompts = rig.prompt_engine(true);
   const auto steps = rig.step_engine(true);
+  const kv::StatePlan plan = rig.plan(100, "none");
+  std::vector<std::byte> host(plan.total_bytes);
+  const auto landing = steps->begin_landing(plan, host);
+  ASSERT_TRUE(landing.ok());
   cuda_shim::set_faults({.lose_device = 20});
   const auto ids = made_up_ids(rig.model().config(), 100, 4);
   const auto failed = rig.prefill(*prompts, ids, "anchorkv");
@@ -87,6 +109,12 @@ TEST_F(Faults, ALostDeviceIsSaidByBothEnginesFromThenOn) {
   EXPECT_EQ(prompts->health().error().code, Code::kUnavailable);
   EXPECT_EQ(steps->health().error().code, Code::kUnavailable);  // the same device
   EXPECT_EQ(prompts->begin(ids, 0).error().code, Code::kUnavailable);
+  // What was on its way in ends, with the reason.
+  EXPECT_EQ(steps->begin_landing(plan, host).error().code, Code::kUnavailable);
+  (*landing)->upload(1);
+  std::promise<Status> finished;
+  (*landing)->finish([&](const Status& status) { finished.set_value(status); });
+  EXPECT_EQ(finished.get_future().get().error().code, Code::kUnavailable);
 }
 
 }  // namespace
