@@ -29,8 +29,8 @@ class NcclStandIn final : public Nccl {
   std::atomic<uint64_t> messages{0};  // copied
   std::atomic<uint64_t> joined{0};    // ends made
   std::atomic<uint64_t> device_sends{0}, device_receives{0};
-  // An aborted receiver takes a while, and leaves rubbish in the device memory that it was receiving
-  // to. Host memory is written once all bytes are there, or not at all.
+  // An aborted receiver takes a while, and leaves rubbish in the device memory that it was
+  // receiving to. Host memory is written once all bytes are there, or not at all.
   std::atomic<bool> spoil{false};
 
   uint32_t version() const override { return version_number; }
