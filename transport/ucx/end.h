@@ -75,6 +75,7 @@ class UcxEnd {
   const TransportConfig config_;
   Counters counters_;
   std::unique_ptr<UcxWorker> worker_;
+  uint32_t device_moves_ = 0;  // progress thread: operations on device memory under way
 
  private:
   friend struct EndCallbacks;

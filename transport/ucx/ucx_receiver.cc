@@ -238,14 +238,18 @@ class UcxReceiver final : public Receiver, public UcxEnd {
     ++counters_.records_inflight;
     // What is read from host memory lands there: bringing it to the device is its owner's.
     std::byte* device = header->on_device ? device_place(*landing, header->record) : nullptr;
-    if (device != nullptr) span = std::span(device, bytes);
-    connection.receive(
-        data, *span, device != nullptr,
-        [this, landing, record = header->record, on_device = device != nullptr](bool ok) {
-          --landing->writing;
-          --counters_.records_inflight;
-          on_landed(landing, record, on_device, ok);
-        });
+    if (device != nullptr) {
+      span = std::span(device, bytes);
+      ++device_moves_;
+    }
+    const bool on_device = device != nullptr;
+    connection.receive(data, *span, on_device,
+                       [this, landing, record = header->record, on_device](bool ok) {
+                         --landing->writing;
+                         if (on_device) --device_moves_;
+                         --counters_.records_inflight;
+                         on_landed(landing, record, on_device, ok);
+                       });
   }
 
   void on_lost(Connection& connection, const Error& error) override {

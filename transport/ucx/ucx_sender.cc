@@ -190,11 +190,13 @@ class UcxSender final : public Sender, public UcxEnd {
     header.bytes = bytes;
     header.on_device = next.payload.device != nullptr && Connection::by_rendezvous(bytes) &&
                        reads_device(channel->to);
+    if (header.on_device) ++device_moves_;
     // The follow-up is deferred: a small record completes inside send_record, within pump().
     link.connection->send_record(
         header, std::move(next.payload), [this, &link, channel, header](bool ok) {
           --channel->reading;
           --link.reading;
+          if (header.on_device) --device_moves_;
           --counters_.records_inflight;
           if (ok) {
             ++counters_.records;
