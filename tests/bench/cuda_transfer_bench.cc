@@ -1,8 +1,9 @@
 // How fast a state goes from device memory to device memory on one GPU, against the rate at which
 // the GPU copies the same bytes by itself, in the same run: over UCX between two processes
-// (cuda_ipc), and over NCCL by a rank that sends to itself. A JSON line each; contents are checked.
+// (cuda_ipc), and over NCCL by a rank that sends to itself. Contents are checked.
 //
 // usage: cuda_transfer_bench [record MiB, default 8] [records, default 32]
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "common/device/device.h"
 #include "common/device/memory.h"
 #include "common/device/stream.h"
+#include "tests/bench/cuda_bench.h"
 #include "transport/nccl/nccl.h"
 #include "transport/ucx/ucx_transport.h"
 
@@ -33,10 +36,7 @@ struct Shape {
   size_t bytes() const { return records * record_bytes; }
 };
 
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "cuda_transfer_bench: %s\n", what.c_str());
-  std::exit(1);
-}
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
 template <class T>
 T must(Result<T> result, const char* what) {
@@ -45,6 +45,10 @@ T must(Result<T> result, const char* what) {
 }
 void must(const Status& status, const char* what) {
   if (!status.ok()) fail(std::string(what) + ": " + status.error().message);
+}
+
+std::string described(const Shape& shape) {
+  return std::to_string(shape.records) + " x " + std::to_string(shape.record_bytes >> 20) + " MiB";
 }
 
 std::vector<std::byte> make_state(const Shape& shape) {
@@ -113,7 +117,7 @@ struct Landed {
 
 template <class T>
 void put(int fd, const T& value) {
-  if (write(fd, &value, sizeof(value)) != sizeof(value)) std::exit(1);
+  if (write(fd, &value, sizeof(value)) != sizeof(value)) fail("the sending process is gone");
 }
 template <class T>
 T get(int fd) {
@@ -175,13 +179,16 @@ double copy_rate(const Device& device, const Shape& shape) {
   return best;
 }
 
-void report(const char* config, const Shape& shape, double rate, double copy) {
-  std::printf(
-      "{\"bench\":\"cuda_transfer\",\"config\":\"%s, %zu x %zu MiB\",\"metric\":\"state transfer\","
-      "\"value\":%.2f,\"unit\":\"GB/s\",\"baseline\":\"copy on the device\","
-      "\"baseline_value\":%.2f,\"ratio\":%.4f}\n",
-      config, shape.records, shape.record_bytes >> 20, rate / 1e9, copy / 1e9, rate / copy);
-  std::fflush(stdout);
+// Lines of one way: its rate, and what that is of the device's own.
+void report_rate(const bench::Report& report, const std::string& config, double rate, double copy) {
+  report.figure(
+      {.config = config, .metric = "state transfer", .value = rate / 1e9, .unit = "GB/s"});
+  report.figure({.config = config,
+                 .metric = "state transfer over the device's copy",
+                 .value = rate / copy,
+                 .unit = "x",
+                 .reach = 0.90,
+                 .aim = 0.97});
 }
 
 double send_state(Sender& sender, const LandingAddress& to, const Shape& shape, Memory& memory) {
@@ -204,7 +211,8 @@ double send_state(Sender& sender, const LandingAddress& to, const Shape& shape, 
   return ms_since(begin) / 1000;
 }
 
-void bench_ucx(const Device& device, const Shape& shape, double copy, int from_receiver) {
+void bench_ucx(const bench::Report& report, const Device& device, const Shape& shape, double copy,
+               int from_receiver) {
   const Offer offer = get<Offer>(from_receiver);
   Memory memory(device, shape, Memory::Kind::kExported);
   memory.on_host = make_state(shape);
@@ -228,16 +236,15 @@ void bench_ucx(const Device& device, const Shape& shape, double copy, int from_r
     // The first round connects and maps.
     if (round > 0) best = std::max(best, static_cast<double>(shape.bytes()) / seconds);
   }
-  report(on_device > 0 ? "UCX, device memory of two processes" : "UCX, host memory (no CUDA in it)",
-         shape, best, copy);
+  if (on_device == 0) fail("UCX moves no device memory here");
+  report_rate(report, "UCX, two processes, " + described(shape), best, copy);
 }
 
-void bench_nccl(const Device& device, const Shape& shape, double copy) {
+void bench_nccl(const bench::Report& report, const Device& device, const Shape& shape,
+                double copy) {
+  const std::string config = "NCCL, a rank to itself, " + described(shape);
   auto nccl = load_nccl(device.ordinal);
-  if (!nccl.ok()) {
-    std::fprintf(stderr, "cuda_transfer_bench: %s\n", nccl.error().message.c_str());
-    return;
-  }
+  if (!nccl.ok()) return report.missing(config, "state transfer", nccl.error().message);
   auto link = must((*nccl)->join_alone(), "NCCL");
   while (!must(link->ready(), "NCCL")) {
   }
@@ -268,31 +275,55 @@ void bench_nccl(const Device& device, const Shape& shape, double copy) {
     if (round > 0) best = std::max(best, static_cast<double>(shape.bytes()) / seconds);
   }
   if (to.download() != from.on_host) fail("a state arrived changed over NCCL");
-  report("NCCL, a rank to itself", shape, best, copy);
+  report_rate(report, config, best, copy);
+}
+
+int measure(const Shape& shape, int from_receiver) {
+  bench::Report report("cuda_transfer");
+  if (const std::string why = bench::no_device(); !why.empty()) {
+    report.skipped(why);
+    return 0;
+  }
+  double copy = 0;
+  const bool copied = report.attempt("device", "copy", [&] {
+    copy = copy_rate(must(choose_device("cuda"), "device").device, shape);
+    report.figure({.config = "device, " + described(shape),
+                   .metric = "copy on the device",
+                   .value = copy / 1e9,
+                   .unit = "GB/s"});
+  });
+  if (!copied) return report.status();
+  const Device device = must(choose_device("cuda"), "device").device;
+  report.attempt("UCX", "state transfer",
+                 [&] { bench_ucx(report, device, shape, copy, from_receiver); });
+  report.attempt("NCCL", "state transfer", [&] { bench_nccl(report, device, shape, copy); });
+  return report.status();
 }
 
 int run(int argc, char** argv) {
   Shape shape;
   if (argc > 1) shape.record_bytes = std::strtoul(argv[1], nullptr, 10) << 20;
   if (argc > 2) shape.records = std::strtoul(argv[2], nullptr, 10);
-  if (shape.bytes() == 0) return 2;
   int ends[2];
-  if (pipe(ends) != 0) return 1;
+  if (shape.bytes() == 0 || pipe(ends) != 0) return 2;
   // Before CUDA or a thread is begun: the other process is a copy of this one.
   const pid_t receiver = fork();
   if (receiver == 0) {
     close(ends[0]);
-    run_receiver(shape, ends[1]);
+    try {
+      run_receiver(shape, ends[1]);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "cuda_transfer_bench, receiving: %s\n", e.what());
+      return 1;
+    }
     return 0;
   }
   close(ends[1]);
-  const Device device = must(choose_device("cuda"), "device").device;
-  const double copy = copy_rate(device, shape);
-  bench_ucx(device, shape, copy, ends[0]);
-  int status = 0;
-  waitpid(receiver, &status, 0);
-  bench_nccl(device, shape, copy);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
+  const int status = measure(shape, ends[0]);
+  close(ends[0]);
+  kill(receiver, SIGTERM);  // it is over, or waits for a state that will not come
+  waitpid(receiver, nullptr, 0);
+  return status;
 }
 
 }  // namespace
