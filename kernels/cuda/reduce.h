@@ -30,4 +30,20 @@ __device__ __forceinline__ T block_sum(T x, T* partial) {
   return total;
 }
 
+// The same for the maximum; a NaN is left out.
+template <int Threads>
+__device__ __forceinline__ float block_max(float x, float* partial) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, step));
+  }
+  if constexpr (Threads == kWarp) return x;
+  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  float largest = partial[0];
+#pragma unroll
+  for (int i = 1; i < Threads / kWarp; ++i) largest = fmaxf(largest, partial[i]);
+  return largest;
+}
+
 }  // namespace akv::kernels::cuda

@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/model/wire.h"
 #include "kernels/flash_prefill.h"
+#include "kernels/packed_rows.h"
 #include "prefill_node/engine/make_device_engine.h"
 #include "proto/state.h"
 
@@ -28,7 +29,16 @@ uint64_t usual_encoder_bytes(const model::ModelConfig& config, int64_t tokens) {
 
 }  // namespace
 
-// Hidden states [S, d] on the device.
+// Bytes of so many hidden states at rest (kernels/packed_rows.h): values [S, d], then scales [S].
+uint64_t hidden_values_bytes(const model::ModelConfig& config, int64_t tokens) {
+  const auto values = static_cast<uint64_t>(tokens * config.d_model) * sizeof(uint16_t);
+  return (values + 255) / 256 * 256;
+}
+uint64_t hidden_bytes(const model::ModelConfig& config, int64_t tokens) {
+  return hidden_values_bytes(config, tokens) + static_cast<uint64_t>(tokens) * sizeof(float);
+}
+
+// Hidden states at rest, on the device.
 class DevicePromptEngine::WorkingPrompt : public Prompt {
  public:
   WorkingPrompt(DevicePromptEngine& engine, int64_t tokens, int window, DeviceBuffer hidden,
@@ -45,7 +55,11 @@ class DevicePromptEngine::WorkingPrompt : public Prompt {
   }
 
   uint64_t bytes() const override { return hidden_.size(); }
-  float* hidden() { return reinterpret_cast<float*>(hidden_.data()); }
+  uint16_t* hidden() { return reinterpret_cast<uint16_t*>(hidden_.data()); }
+  float* scales() {
+    const auto values = hidden_values_bytes(engine_.weights_->config(), tokens_);
+    return reinterpret_cast<float*>(hidden_.data() + values);
+  }
   DeviceLayerMemory& layer() { return *layer_; }
   void layer_finished() { ++next_layer_; }
 
@@ -106,11 +120,14 @@ Status DevicePromptEngine::allocate() {
       graph_, model::DevicePrefillGraph::create(weights_, options_.chunk_rows, compute_.view()));
   const auto rows = static_cast<uint64_t>(options_.chunk_rows * config.q_dim());
   const auto vocab = static_cast<uint64_t>(config.vocab);
-  AKV_ASSIGN_OR_RETURN(chunk_, DeviceBuffer::allocate(
-                                   device, 2 * rows * sizeof(bf16) + 256 + vocab * sizeof(float)));
-  q_ = reinterpret_cast<bf16*>(chunk_.data());
+  const auto aligned = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const uint64_t q_at =
+      aligned(static_cast<uint64_t>(options_.chunk_rows * config.d_model) * sizeof(float));
+  const uint64_t logits_at = q_at + aligned(2 * rows * sizeof(bf16));
+  AKV_ASSIGN_OR_RETURN(chunk_, DeviceBuffer::allocate(device, logits_at + vocab * sizeof(float)));
+  x_ = reinterpret_cast<float*>(chunk_.data());
+  q_ = reinterpret_cast<bf16*>(chunk_.data() + q_at);
   attn_ = q_ + rows;
-  const uint64_t logits_at = (2 * rows * sizeof(bf16) + 255) / 256 * 256;
   logits_ = reinterpret_cast<float*>(chunk_.data() + logits_at);
   AKV_ASSIGN_OR_RETURN(host_logits_, pinned_->allocate(vocab * sizeof(float)));
   AKV_ASSIGN_OR_RETURN(seal_, pinned_->allocate(proto::kRecordHeaderBytes));
@@ -121,9 +138,8 @@ Status DevicePromptEngine::allocate() {
 uint64_t DevicePromptEngine::work_bytes(int64_t tokens) const {
   const model::ModelConfig& config = weights_->config();
   const auto s = static_cast<uint64_t>(tokens);
-  const uint64_t hidden = s * static_cast<uint64_t>(config.d_model) * sizeof(float);
   const uint64_t kv = 3 * s * static_cast<uint64_t>(config.kv_dim()) * sizeof(bf16);
-  return hidden + kv + usual_encoder_bytes(config, tokens);
+  return hidden_bytes(config, tokens) + kv + usual_encoder_bytes(config, tokens);
 }
 
 Result<std::unique_ptr<Prompt>> DevicePromptEngine::begin(std::span<const int32_t> ids,
@@ -133,8 +149,8 @@ Result<std::unique_ptr<Prompt>> DevicePromptEngine::begin(std::span<const int32_
   AKV_RETURN_IF_ERROR(use_device(weights_->device()));
   AKV_RETURN_IF_ERROR(check_prompt(ids, config));
   const size_t id_bytes = ids.size() * sizeof(int32_t);
-  const size_t hidden_bytes = ids.size() * static_cast<size_t>(config.d_model) * sizeof(float);
-  AKV_ASSIGN_OR_RETURN(auto hidden, pool_->allocate(hidden_bytes, compute_));
+  const auto tokens = static_cast<int64_t>(ids.size());
+  AKV_ASSIGN_OR_RETURN(auto hidden, pool_->allocate(hidden_bytes(config, tokens), compute_));
   AKV_ASSIGN_OR_RETURN(auto device_ids, pool_->allocate(id_bytes, compute_));
   auto layer = layer_memory_.lock();
   if (!layer) {
@@ -142,11 +158,14 @@ Result<std::unique_ptr<Prompt>> DevicePromptEngine::begin(std::span<const int32_
     layer_memory_ = layer;
   }
   AKV_RETURN_IF_ERROR(compute_.upload(device_ids.as<int32_t>(), ids));
-  const auto tokens = static_cast<int64_t>(ids.size());
   auto prompt = std::make_unique<WorkingPrompt>(*this, tokens,
                                                 static_cast<int>(std::min<int64_t>(window, tokens)),
                                                 std::move(hidden), std::move(layer));
-  graph_->embed(device_ids.as<int32_t>(), prompt->tokens(), prompt->hidden());
+  for (int64_t first = 0; first < tokens; first += options_.chunk_rows) {
+    const int64_t rows = std::min(options_.chunk_rows, tokens - first);
+    graph_->embed(device_ids.as<int32_t>() + first, rows, x_);
+    rest(*prompt, first, rows);
+  }
   AKV_RETURN_IF_ERROR(compute_.check());
   AKV_RETURN_IF_ERROR(compute_.synchronize());  // the ids are the caller's
   return std::unique_ptr<Prompt>(std::move(prompt));
@@ -209,7 +228,9 @@ Status DevicePromptEngine::run_chunk(WorkingPrompt& prompt, int64_t begin, int64
   const model::ModelConfig& config = weights_->config();
   const int layer = prompt.next_layer();
   const int64_t offset = begin * config.kv_dim();
-  float* x = prompt.hidden() + begin * config.d_model;
+  float* const x = x_;
+  kernels::cuda::unpack_rows(prompt.hidden() + begin * config.d_model, prompt.scales() + begin,
+                             rows, config.d_model, x, compute_.view());
   graph_->qkv(layer, x, rows, begin,
               model::DeviceQkv{.q = q_,
                                .k_pre = prompt.k_pre() + offset,
@@ -233,7 +254,15 @@ Status DevicePromptEngine::run_chunk(WorkingPrompt& prompt, int64_t begin, int64
   kernels::cuda::flash_prefill(params, compute_.view());
   graph_->attn_out(layer, attn_, rows - skip, x + skip * config.d_model);
   graph_->mlp(layer, rows - skip, x + skip * config.d_model);
+  if (!last_layer) rest(prompt, begin, rows);
   return {};
+}
+
+// Puts the chunk's hidden states back.
+void DevicePromptEngine::rest(WorkingPrompt& prompt, int64_t begin, int64_t rows) {
+  const int64_t d_model = weights_->config().d_model;
+  kernels::cuda::pack_rows(x_, rows, d_model, prompt.hidden() + begin * d_model,
+                           prompt.scales() + begin, compute_.view());
 }
 
 // The window may straddle a chunk border, so its queries are gathered from whichever chunks they
@@ -253,7 +282,8 @@ Status DevicePromptEngine::keep_window(WorkingPrompt& prompt, int64_t begin, int
 Status DevicePromptEngine::last_logits(WorkingPrompt& prompt, const LayerOrder& order) {
   const model::ModelConfig& config = weights_->config();
   const auto vocab = static_cast<size_t>(config.vocab);
-  graph_->logits(prompt.hidden() + (prompt.tokens() - 1) * config.d_model, logits_);
+  const int64_t last_row = (prompt.tokens() - 1) % options_.chunk_rows;  // of the last chunk
+  graph_->logits(x_ + last_row * config.d_model, logits_);
   const std::span<float> host = host_logits_.as<float>().first(vocab);
   AKV_RETURN_IF_ERROR(compute_.download(host, logits_));
   AKV_RETURN_IF_ERROR(compute_.check());

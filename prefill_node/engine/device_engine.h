@@ -62,6 +62,7 @@ class DevicePromptEngine : public PromptEngine {
   Status allocate();
   Status reserve_layer(WorkingPrompt& prompt, const RecordOrder& record);
   Status run_chunk(WorkingPrompt& prompt, int64_t begin, int64_t rows);
+  void rest(WorkingPrompt& prompt, int64_t begin, int64_t rows);
   Status keep_window(WorkingPrompt& prompt, int64_t begin, int64_t rows);
   Status last_logits(WorkingPrompt& prompt, const LayerOrder& order);
   Status encode(WorkingPrompt& prompt, int layer, const RecordOrder& record);
@@ -76,7 +77,8 @@ class DevicePromptEngine : public PromptEngine {
   std::shared_ptr<DevicePool> pool_;  // of prompts in work
   std::shared_ptr<PinnedPool> pinned_;
   std::unique_ptr<model::DevicePrefillGraph> graph_;
-  DeviceBuffer chunk_;  // q, attn [chunk, Hq, D] bf16, logits [vocab]
+  DeviceBuffer chunk_;  // x [chunk, d], q, attn [chunk, Hq, D] bf16, logits [vocab]
+  float* x_ = nullptr;  // the hidden states of the chunk in work
   bf16* q_ = nullptr;
   bf16* attn_ = nullptr;
   float* logits_ = nullptr;

@@ -61,12 +61,12 @@ void prefill_memory(const Report& report) {
   const kv::StatePlan plan = plan_of(kTokens, kv::Codec::kAnchorKv);
   const auto mib = [](double bytes) { return bytes / kMiB; };
   const double s = kTokens;
-  const double hidden = s * c.d_model * 4;
+  const double hidden = s * (c.d_model * 2 + 4);  // kernels/packed_rows.h
   const double layer_kv = 3 * s * c.kv_dim() * 2 + 2.0 * plan.options.window * c.q_dim();
   const auto codec = static_cast<double>(kv::DeviceEncoder::memory_bytes(plan));
   const double chunk =
       static_cast<double>(model::DevicePrefillGraph::scratch_bytes(c, kChunkRows)) +
-      2.0 * kChunkRows * c.q_dim() * 2 + 4.0 * c.vocab;
+      4.0 * kChunkRows * c.d_model + 2.0 * kChunkRows * c.q_dim() * 2 + 4.0 * c.vocab;
   const auto full = static_cast<double>(plan.dense_bytes);
   const std::string config = "prefill, " + in_k(kTokens);
   report.figure(computed(config, "full cache", mib(full), "MiB"));
@@ -78,7 +78,7 @@ void prefill_memory(const Report& report) {
                          full / (hidden + layer_kv + codec), "x smaller");
   peak.reach = 8;
   peak.aim = c.layers;
-  peak.note = "hidden states included, in f32";
+  peak.note = "hidden states included";
   report.figure(peak);
   report.figure(computed(config, "full cache over the peak of K, V and codec",
                          full / (layer_kv + codec), "x smaller"));
