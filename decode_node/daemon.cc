@@ -98,6 +98,10 @@ Result<ReadyAddresses> Daemon::start() {
                                 {"threads", config_.effective_threads()},
                                 {"local", config_.local},
                                 {"transport", transport_note_}});
+  if (parts_.engine && !parts_.device.is_gpu()) {
+    parts_.huge_weights =
+        std::make_unique<HugeWeights>(parts_.model, config_.room_for_weights(), context_.log);
+  }
   ReadyAddresses ready{{"http", parts_.api->address().str()}, {"control", control.str()}};
   if (parts_.receiver && !config_.local) {
     ready.emplace_back("state", parts_.receiver->address().str());
@@ -171,10 +175,6 @@ Status Daemon::start_engine() {
       parts_.model, parts_.tokenizer->end_tokens(), std::move(parts_.compute), options,
       *parts_.receiver, *parts_.probe, context_.log,
       [this](uint64_t owner, EngineEvent&& event) { emit(owner, std::move(event)); });
-  if (!parts_.device.is_gpu()) {
-    parts_.huge_weights =
-        std::make_unique<HugeWeights>(parts_.model, config_.room_for_weights(), context_.log);
-  }
   hello_.capacity.max_sessions = options.max_sessions;
   hello_.capacity.max_state_bytes = options.max_state_bytes;
   return {};

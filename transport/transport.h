@@ -9,7 +9,8 @@
 // Invariants, for every implementation and in every failure:
 //  1. A span is written only by a record with the landing's transfer id, token, attempt, index and
 //     exact length, and only once. Everything else is refused, and the sender is told why. The same
-//     holds for device destinations.
+//     holds for device destinations. A transport that falls back to another way half-way may write
+//     the span of a record once more; RecordLanded then comes once more, when it is written.
 //  2. After the terminal event (Complete or Failed) of a landing nothing writes to its spans, and
 //     after the terminal event of a channel nothing reads its payloads.
 //  3. Each open() or expect() that succeeded gets exactly one terminal event, at the latest
@@ -145,7 +146,7 @@ struct TransportConfig {
   // UCX only: what device memory is in this process. kCuda adds UCX's CUDA transports; where UCX
   // has none, device memory is left alone, and on_notice hears why.
   DeviceMemory device_memory = DeviceMemory::kNone;
-  // Called on each thread that a transport starts to move bytes, before it does; may be empty.
+  // UCX only: called on each thread that it starts to move bytes, before it does; may be empty.
   // Binds the thread to its device.
   std::function<void()> on_thread_start;
   // Sender, UCX only: the local address to dial from; port 0 and an empty host leave the choice

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,19 +13,14 @@
 #include <fstream>
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace akv {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
 // What is held twice at a time, and how long a stop may have to wait.
 constexpr size_t kPiece = 32 * kHugePage;
-
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
 
 Error io_error(const std::string& path, const char* what) {
   const int number = errno;
@@ -49,8 +45,16 @@ bool huge_pages_given() {
   return !words.empty() && words.find("[never]") == std::string::npos;
 }
 
-// Copies [from, from + size) to huge pages and puts them in its place. Both ends are aligned.
-Status move_piece(std::byte* from, size_t size) {
+// mremap by the kernel's own entry: libraries that watch memory (UCX) put theirs before the C
+// library's, and old ones lose the new address. True if the pages are at `to`.
+bool move_pages(std::byte* pages, size_t size, std::byte* to) {
+  const long at = ::syscall(SYS_mremap, pages, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+  return at == static_cast<long>(reinterpret_cast<intptr_t>(to));
+}
+
+// Copies [from, from + size), the file's bytes at `offset`, to huge pages and puts them in its
+// place. Both ends are aligned.
+Status move_piece(std::byte* from, size_t size, int fd, size_t offset) {
   void* room = reserve(size + kHugePage, PROT_READ | PROT_WRITE);
   if (room == nullptr) return make_error(Code::kResourceExhausted, "no memory for huge pages");
   std::byte* copy = align_up(room);
@@ -61,11 +65,15 @@ Status move_piece(std::byte* from, size_t size) {
   }
   std::memcpy(copy, from, size);
   // One step for readers: the kernel holds the address space's lock from unmapping to moving.
-  if (::mprotect(copy, size, PROT_READ) != 0 ||
-      ::mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, from) == MAP_FAILED) {
+  if (::mprotect(copy, size, PROT_READ) != 0 || !move_pages(copy, size, from)) {
+    const int number = errno;
+    // The kernel may have unmapped the place before it failed.
+    const void* back =
+        ::mmap(from, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, static_cast<off_t>(offset));
+    AKV_CHECK(back == from);
     ::munmap(room, size + kHugePage);
     return make_error(Code::kResourceExhausted,
-                      fmt::format("cannot move pages: {}", std::strerror(errno)));
+                      fmt::format("cannot move pages: {}", std::strerror(number)));
   }
   // What is left on both sides; the middle may be another thread's by now.
   if (copy != room) ::munmap(room, static_cast<size_t>(copy - static_cast<std::byte*>(room)));
@@ -76,14 +84,14 @@ Status move_piece(std::byte* from, size_t size) {
 }  // namespace
 
 Result<FileMap> FileMap::open(const std::string& path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return io_error(path, "cannot open");
+  FileMap map;
+  map.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (map.fd_ < 0) return io_error(path, "cannot open");
   struct stat info {};
-  if (::fstat(file.fd, &info) != 0) return io_error(path, "cannot stat");
+  if (::fstat(map.fd_, &info) != 0) return io_error(path, "cannot stat");
   if (!S_ISREG(info.st_mode)) {
     return make_error(Code::kInvalidArgument, fmt::format("{} is no regular file", path), path);
   }
-  FileMap map;
   map.size_ = static_cast<size_t>(info.st_size);
   if (map.size_ == 0) {
     return make_error(Code::kInvalidArgument, fmt::format("{} is empty", path), path);
@@ -92,7 +100,7 @@ Result<FileMap> FileMap::open(const std::string& path) {
   map.reserved_ = reserve(map.reserved_size_, PROT_NONE);
   if (map.reserved_ == nullptr) return io_error(path, "cannot map");
   std::byte* at = align_up(map.reserved_);
-  if (::mmap(at, map.size_, PROT_READ, MAP_PRIVATE | MAP_FIXED, file.fd, 0) == MAP_FAILED) {
+  if (::mmap(at, map.size_, PROT_READ, MAP_PRIVATE | MAP_FIXED, map.fd_, 0) == MAP_FAILED) {
     return io_error(path, "cannot map");
   }
   map.data_ = at;
@@ -101,19 +109,22 @@ Result<FileMap> FileMap::open(const std::string& path) {
 
 FileMap::~FileMap() {
   if (reserved_ != nullptr) ::munmap(reserved_, reserved_size_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 FileMap::FileMap(FileMap&& other) noexcept
     : reserved_(std::exchange(other.reserved_, nullptr)),
       reserved_size_(std::exchange(other.reserved_size_, 0)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      fd_(std::exchange(other.fd_, -1)) {}
 
 FileMap& FileMap::operator=(FileMap&& other) noexcept {
   std::swap(reserved_, other.reserved_);
   std::swap(reserved_size_, other.reserved_size_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
   return *this;
 }
 
@@ -125,7 +136,7 @@ Result<uint64_t> FileMap::move_to_huge_pages(const std::atomic<bool>& stop) cons
   uint64_t moved = 0;
   while (moved < whole && !stop) {
     const size_t size = std::min<size_t>(kPiece, whole - moved);
-    AKV_RETURN_IF_ERROR(move_piece(const_cast<std::byte*>(data_) + moved, size));
+    AKV_RETURN_IF_ERROR(move_piece(const_cast<std::byte*>(data_) + moved, size, fd_, moved));
     moved += size;
   }
   return moved;

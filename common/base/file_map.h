@@ -30,7 +30,8 @@ class FileMap {
   // are 4 KiB each, and in a virtual machine the walk to each of them costs a reader of all weights
   // up to half of the memory's rate (kernels/README.md). Returns the bytes moved: all but the ends
   // that are no whole huge page, fewer where `stop` came true. kUnsupported: the system has no huge
-  // pages to give; kResourceExhausted: out of memory. What was moved before an error stays moved.
+  // pages to give; kResourceExhausted: out of memory. What was moved before an error stays moved,
+  // the rest is the file's as before (the process ends if the kernel cannot give even that back).
   // One caller at a time.
   Result<uint64_t> move_to_huge_pages(const std::atomic<bool>& stop) const;
 
@@ -39,6 +40,7 @@ class FileMap {
   size_t reserved_size_ = 0;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int fd_ = -1;  // to map what a move could not replace
 };
 
 }  // namespace akv

@@ -308,6 +308,7 @@ int run(int argc, char** argv) {
   if (shape.bytes() == 0 || pipe(ends) != 0) return 2;
   // Before CUDA or a thread is begun: the other process is a copy of this one.
   const pid_t receiver = fork();
+  if (receiver < 0) return 2;
   if (receiver == 0) {
     close(ends[0]);
     try {

@@ -141,6 +141,8 @@ class Soak:
             except (OSError, http.client.HTTPException) as error:
                 self.count("NO ANSWER", f"{type(error).__name__} {error}, "
                                         f"{time.monotonic() - begin:.0f} s")
+            except Exception as error:  # what is no answer of this API, whatever it is
+                self.count("BAD ANSWER", repr(error))
 
     def faults(self, until):
         rng = random.Random(self.options.seed)

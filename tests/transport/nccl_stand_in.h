@@ -25,6 +25,8 @@ class NcclStandIn final : public Nccl {
   std::atomic<bool> hang{false};          // nothing is copied, nothing is said
   std::atomic<bool> nobody_joins{false};  // ready() stays false
   std::atomic<bool> refuse{false};        // join() fails
+  std::atomic<bool> refuse_sends{false}, refuse_receives{false};  // the calls themselves fail
+  std::atomic<bool> fail_sender{false};  // once all is copied, the sender alone hears of a failure
   std::atomic<uint32_t> version_number{22809};
   std::atomic<uint64_t> messages{0};  // copied
   std::atomic<uint64_t> joined{0};    // ends made
@@ -87,6 +89,7 @@ class NcclStandIn final : public Nccl {
       return wire_->present[1 - rank_] && !nccl_.nobody_joins;
     }
     Result<uint64_t> send(std::span<const std::byte> host, const std::byte* device) override {
+      if (nccl_.refuse_sends) return make_error(Code::kUnavailable, "no connection");
       if (device != nullptr) ++nccl_.device_sends;
       std::lock_guard lock(wire_->mutex);
       Message& message = wire_->messages[next_];
@@ -95,6 +98,7 @@ class NcclStandIn final : public Nccl {
       return next_++;
     }
     Result<uint64_t> receive(std::span<std::byte> host, std::byte* device) override {
+      if (nccl_.refuse_receives) return make_error(Code::kUnavailable, "no connection");
       if (device != nullptr) ++nccl_.device_receives;
       std::lock_guard lock(wire_->mutex);
       Message& message = wire_->messages[next_];
@@ -107,7 +111,12 @@ class NcclStandIn final : public Nccl {
       std::lock_guard lock(wire_->mutex);
       if (wire_->failed) return make_error(Code::kUnavailable, "the network failed");
       if (wire_->aborted) return make_error(Code::kUnavailable, "the other rank has aborted");
-      return copy(wire_->messages[operation]);
+      Result<bool> copied = copy(wire_->messages[operation]);
+      if (rank_ == 0 && nccl_.fail_sender) {
+        if (!copied.ok() || !*copied) return copied;
+        return make_error(Code::kUnavailable, "the sender's network failed");
+      }
+      return copied;
     }
     uint32_t window() const override { return 4; }
     void abort() override {

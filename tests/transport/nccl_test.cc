@@ -130,6 +130,59 @@ TEST_P(NcclTransport, AnAbortedReceiveSpoilsNoRecordThatCamePlain) {
   EXPECT_TRUE(landing.arrived(state));
 }
 
+// A sender whose network fails after all was received: the records come plain as well, and each is
+// announced again once that way has written it too, so that the owner verifies what it will read.
+TEST_P(NcclTransport, ARecordWrittenOnceMoreIsAnnouncedOnceMore) {
+  NcclRig rig(GetParam());
+  rig.nccl->fail_sender = true;
+  State state(kSizes, 3);
+  ExpectedOnDevice landing(*rig.receiver, kSizes);
+  ASSERT_TRUE(landing.status.ok());
+  landing.brings = false;
+  SendRecorder sent;
+  ship_from_device(*rig.sender, landing.landing.address, state, sent);
+  EXPECT_TRUE(sent.complete());
+  ASSERT_TRUE(landing.events.complete());
+  EXPECT_GE(landing.on_device, 1u);
+  EXPECT_EQ(landing.host.bytes, state.bytes);
+  EXPECT_EQ(landing.on_host, kSizes.size());
+  EXPECT_EQ(landing.events.records(), landing.on_device + landing.on_host);
+}
+
+// NCCL may refuse the call itself (a peer that cannot be connected, no memory to stage): an
+// operation that never began is no success.
+TEST_P(NcclTransport, ACallThatFailsIsNoSuccess) {
+  for (const bool of_sender : {true, false}) {
+    for (const bool first_passes : {true, false}) {
+      NcclRig rig(GetParam());
+      NcclRig::Transfer t(*rig.receiver, 14);
+      rig.open(t);
+      const uint32_t passed = first_passes ? 1 : 0;
+      if (first_passes) {
+        ASSERT_TRUE(rig.sender->post(t.channel, 0, payload(t.state.record(0))).ok());
+        ASSERT_TRUE(t.sent.wait_records(1));
+        ASSERT_TRUE(t.landing.events.wait_records(1));
+      }
+      (of_sender ? rig.nccl->refuse_sends : rig.nccl->refuse_receives) = true;
+      for (uint32_t i = passed; i < kSizes.size(); ++i) {
+        (void)rig.sender->post(t.channel, i, payload(t.state.record(i))).ok();
+      }
+      (void)rig.sender->finish(t.channel).ok();
+      ASSERT_TRUE(t.sent.wait_end());
+      ASSERT_TRUE(t.landing.events.wait_end());
+      EXPECT_EQ(rig.nccl->messages, passed);
+      if (first_passes) {
+        EXPECT_TRUE(t.sent.failure().has_value());
+        EXPECT_TRUE(t.landing.events.failure().has_value());
+      } else {  // nothing was sent yet, so all of it came plain
+        EXPECT_TRUE(t.sent.complete());
+        EXPECT_TRUE(t.landing.events.complete());
+        EXPECT_TRUE(t.arrived());
+      }
+    }
+  }
+}
+
 TEST_P(NcclTransport, AnEndWithoutNcclIsServedPlain) {
   NcclRig rig(GetParam());
   NcclRig::Transfer other(*rig.receiver, 1);

@@ -166,7 +166,7 @@ class NcclReceiver final : public Receiver {
       if (in->flying[landed->record]) {
         in->held[landed->record] = true;
       } else {
-        mark_landed(*in, *landed);
+        landed_plain(*in, *landed);
       }
       return;
     }
@@ -250,9 +250,10 @@ class NcclReceiver final : public Receiver {
           !in->spec.device_destinations.empty() && in->spec.device_destinations[record] != nullptr;
       if (on_device) ++counters_.device_records;
       mark_landed(*in, {.record = record, .on_device = on_device});
+      if (in->held[record]) landed_plain(*in, {.record = record});
       if (in->complete() && in->plain_open) inner_->cancel(in->spec.transfer);
     } else {
-      if (in->held[record]) mark_landed(*in, {.record = record});
+      if (in->held[record]) landed_plain(*in, {.record = record});
       if (!in->broken) in->broken = status.error();
     }
     judge(in);
@@ -287,6 +288,12 @@ class NcclReceiver final : public Receiver {
     ++in.landed_count;
     ++counters_.records;
     counters_.bytes += in.spec.destinations[event.record].size();
+    if (!in.ending) in.spec.on_event(event);
+  }
+
+  // A record that NCCL had brought as well is announced again: its bytes were written anew.
+  void landed_plain(Incoming& in, const RecordLanded& event) {
+    if (!in.landed[event.record]) return mark_landed(in, event);
     if (!in.ending) in.spec.on_event(event);
   }
 

@@ -87,7 +87,7 @@ void Pair::run() {
   if (join()) {
     microseconds pause = kPauseMin;
     while (wait_for_work(pause)) {
-      issue();
+      if (!issue()) break;  // what is not under way must not be asked for
       pause = collect() ? kPauseMin : std::min(2 * pause, kPauseMax);
       watch(SteadyClock::now());
     }
@@ -129,13 +129,14 @@ bool Pair::join() {
   }
 }
 
-void Pair::issue() {
+// False: the link took an operation no more, which ends with the rest.
+bool Pair::issue() {
   while (flying_.size() < link_->window()) {
     Operation operation;
     {
       std::lock_guard lock(mutex_);
       const auto next = waiting_.find(next_issued_);
-      if (next == waiting_.end() || broken_) return;
+      if (next == waiting_.end() || broken_) return true;
       operation = std::move(next->second);
       waiting_.erase(next);
       ++next_issued_;
@@ -147,8 +148,11 @@ void Pair::issue() {
                                         : link_->receive(operation.in, operation.to_device);
     if (number.ok()) operation.link_number = *number;
     flying_.push_back(std::move(operation));
-    if (!number.ok()) return break_off(number.error());
+    if (number.ok()) continue;
+    break_off(number.error());
+    return false;
   }
+  return true;
 }
 
 // Ends what is over, in order; true if anything was.

@@ -59,7 +59,7 @@ class Pair {
   std::optional<Error> try_put(uint64_t number, Operation& operation);
   void run();
   bool join();
-  void issue();
+  bool issue();
   bool collect();
   void watch(TimePoint now);
   void end_all();

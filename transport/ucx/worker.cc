@@ -148,14 +148,14 @@ Error ucx_error(int status, const std::string& what) {
   return make_error(code, what + ": " + ucs_status_string(s));
 }
 
-// The context, with UCX's CUDA transports where they are asked for and work.
+// Context and worker, with UCX's CUDA transports where they are asked for and work.
 Status UcxWorker::open(const TransportConfig& config, const std::string& devices) {
   AKV_ASSIGN_OR_RETURN(ConfigPtr ucx, read_config(config, devices));
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.name = "akv";
-  const ucs_status_t status = ucp_init(&params, ucx.get(), &context_);
+  ucs_status_t status = ucp_init(&params, ucx.get(), &context_);
   if (status != UCS_OK) {
     context_ = nullptr;
     return ucx_error(status, "UCX cannot use transports '" + config.ucx_transports +
@@ -163,13 +163,24 @@ Status UcxWorker::open(const TransportConfig& config, const std::string& devices
                                  (config.ucx_devices.empty() ? devices : config.ucx_devices) + "'");
   }
   device_memory_ = config.device_memory;
-  if (config.device_memory != DeviceMemory::kCuda) return {};
   ucp_context_attr_t attr{};
   attr.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  if (ucp_context_query(context_, &attr) != UCS_OK ||
-      (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) == 0) {
+  if (config.device_memory == DeviceMemory::kCuda &&
+      (ucp_context_query(context_, &attr) != UCS_OK ||
+       (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) == 0)) {
     device_memory_ = DeviceMemory::kNone;
   }
+  ucp_worker_params_t worker_params{};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  // The factory makes the worker, the progress thread uses it: one at a time.
+  worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  status = ucp_worker_create(context_, &worker_params, &worker_);
+  if (status != UCS_OK) {
+    worker_ = nullptr;
+    return ucx_error(status, "cannot create a UCX worker");
+  }
+  status = ucp_worker_get_efd(worker_, &event_fd_);
+  if (status != UCS_OK) return ucx_error(status, "UCX has no wake-up descriptor");
   return {};
 }
 
@@ -189,14 +200,6 @@ Result<std::unique_ptr<UcxWorker>> UcxWorker::create(const TransportConfig& conf
     opened = self->open(host_only, devices);
   }
   AKV_RETURN_IF_ERROR(opened);
-  ucp_worker_params_t worker_params{};
-  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  // The factory makes the worker, the progress thread uses it: one at a time.
-  worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  ucs_status_t status = ucp_worker_create(self->context_, &worker_params, &self->worker_);
-  if (status != UCS_OK) return ucx_error(status, "cannot create a UCX worker");
-  status = ucp_worker_get_efd(self->worker_, &self->event_fd_);
-  if (status != UCS_OK) return ucx_error(status, "UCX has no wake-up descriptor");
   return self;
 }
 
