@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/decode_attention/bands.h"
 #include "kernels/cuda/decode_attention/plan.h"
 
 namespace akv::kernels::cuda::decode {
@@ -24,6 +25,7 @@ struct KernelArgs {
   int32_t rows_offset = 0;  // of anchors in shared memory
 };
 
+inline constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline constexpr int64_t round16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 // Shared memory of a block for heads of D and parts of up to Heads query heads. A compressed piece
@@ -33,26 +35,40 @@ struct Layout {
   static constexpr int kUnits = D / 32;               // 16-byte units of a row per thread
   static constexpr int kWords2 = (D / 16 + 3) / 4;    // 2-bit code words per thread
   static constexpr int kWords4 = (D / 8 + 3) / 4;     // 4-bit code words per thread
-  static constexpr int kDotStride = kChunk + 4;       // floats; = 4 mod 32: rows 2t fall 8 apart
-  static constexpr int kWeightStride = kChunk + 72;   // bf16; 4 words mod 32 likewise
+  static constexpr int kDotStride = kChunk + 8;       // floats; = 8 mod 32
+  static constexpr int kWeightStride = kChunk + 72;   // bf16; 4 words mod 32
   static constexpr int kRawTokens = 2 * kChunk + 32;  // bytes of slots or coefficients
   static constexpr int kRawWords = 96;                // bytes of mask words or counts
   static constexpr int kRawItems = 12;
 
-  static constexpr int64_t kQueryFragments = 0;  // [kChunk / kTile][kUnits][32] uint4
+  // With four heads, two fast units of odd rows are multiplied crosswise: keys.h.
+  static constexpr bool kCrossed = Heads == 4 && Bands<D>::kFast % 2 == 0;
+  static constexpr int kFastFragments = Bands<D>::kFast * (kCrossed ? 16 : 32);  // of a tile
+  static constexpr int kSlowFragmentsOfTile = Heads / 4 * Bands<D>::kPowers * 32;
+  static constexpr int64_t kTiles = kChunk / kTile;
+
+  static constexpr int64_t kQueryFragments = 0;  // [kTiles][kFastFragments] uint4
+  static constexpr int64_t kSlowFragments = kTiles * kFastFragments * 16;  // likewise
   static constexpr int64_t kCodeFragments2 =
-      kQueryFragments + int64_t{kChunk / kTile} * kUnits * 512;  // [kWords2][2][32] uint4
-  static constexpr int64_t kCodeFragments4 = kCodeFragments2 + kWords2 * 1024;  // [kWords4][32]
-  static constexpr int64_t kQuery = kCodeFragments4 + kWords4 * 512;            // f32 [8][D]
-  static constexpr int64_t kDots = kQuery + int64_t{8} * D * 4;  // f32 [Heads][kDotStride]
+      kSlowFragments + kTiles * kSlowFragmentsOfTile * 16;  // [Heads / 4][kWords2][32] uint4
+  static constexpr int64_t kCodeFragments4 =
+      kCodeFragments2 + Heads / 4 * kWords2 * 512;       // [kWords4][32]
+  static constexpr int64_t kCodeRows = kCodeFragments2;  // instead, `pre`: f32 [kWarps][D]
+  static constexpr int64_t kQuery = larger(kCodeFragments4 + kWords4 * 512,
+                                           kCodeRows + int64_t{kWarps} * D * 4);  // f32 [Heads][D]
+  static constexpr int64_t kSlowQuery = kQuery + int64_t{Heads} * D * 4;  // [Heads][2 kSlowPairs]
+  static constexpr int64_t kSlowSeries =
+      kSlowQuery + int64_t{Heads} * 8 * Bands<D>::kSlowPairs;  // float4 [kSlowPairs]
+  static constexpr int64_t kDots =
+      kSlowSeries + int64_t{16} * Bands<D>::kSlowPairs;  // f32 [Heads][kDotStride]
   static constexpr int64_t kResiduals = kDots + int64_t{Heads} * kDotStride * 4;  // the same
   static constexpr int64_t kRaw = kResiduals + int64_t{Heads} * kDotStride * 4;
   static constexpr int64_t kSlots = kRaw + 4 * kRawTokens + 8 * kRawWords;  // u16 [kChunk]
   static constexpr int64_t kPositions = kSlots + kChunk * 2;                // u16 [kChunk]
   static constexpr int64_t kStats = kPositions + kChunk * 2;  // f32 [kWarps][Heads][3]
   static constexpr int64_t kLevels = kStats + int64_t{kWarps} * Heads * 12;  // u32 [16]
-  static constexpr int64_t kUnitsOfHeads = kLevels + 64;                     // f32 [2][8]
-  static constexpr int64_t kRunning = kUnitsOfHeads + 64;            // Running [kWarps][Heads]
+  static constexpr int64_t kUnitsOfHeads = kLevels + 64;                     // f32 [3][8]
+  static constexpr int64_t kRunning = kUnitsOfHeads + 96;            // Running [kWarps][Heads]
   static constexpr int64_t kState = kRunning + kWarps * Heads * 16;  // PieceState
   static constexpr int64_t kCompressedBytes = kState + 640;
   // Values of the residuals in list order, bf16 [Heads][kWeightStride], when the logits are used.
@@ -66,13 +82,11 @@ struct Layout {
 
   // What outlives a piece, out of a dense piece's reach: whose anchors lie here, the histogram, the
   // anchors.
-  static constexpr int64_t kStaged =
-      round16(kCompressedBytes > kDenseBytes ? kCompressedBytes : kDenseBytes);
+  static constexpr int64_t kStaged = round16(larger(kCompressedBytes, kDenseBytes));
   static constexpr int64_t kBase = kStaged + 16;
 
   static_assert(Heads * kDotStride >= kWarps * D);  // room for U q
   static_assert(Heads * kWeightStride * 2 <= Heads * kDotStride * 4);
-  static_assert(int64_t{kWarps} * D * 4 <= kQuery - kCodeFragments2);  // pre-domain rows
 };
 
 // Launches by head dimension and part size; head*.cu. `compressed`: pieces may be compressed.

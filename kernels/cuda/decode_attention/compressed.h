@@ -59,6 +59,23 @@ AKV_DEVICE void stage_anchors(const Piecework<D, Heads>& w) {
   }
 }
 
+// Whether the slow pairs are slow enough for a tile, and for a chunk. A barrier is due.
+template <int D, int Heads>
+AKV_DEVICE void judge_rope(const Piecework<D, Heads>& w) {
+  using B = Bands<D>;
+  bool narrow = false, steep = false;
+  for (int j = w.tid; j < B::kSlowPairs; j += kThreads) {
+    const float angle = slow_angle(w.args->rope, B::kFirstSlowPair + j);
+    const float most = B::most(B::kFast + j / 16);
+    narrow = narrow || kChunk / 2 * angle > most;
+    steep = steep || kTile / 2 * angle > most;
+  }
+  const int any_narrow = __syncthreads_or(narrow), any_steep = __syncthreads_or(steep);
+  if (w.tid != 0) return;
+  w.state().wide = any_narrow == 0 ? 1 : 0;
+  w.state().steep = any_steep;
+}
+
 // Head view, tables and first chunk; then queries and anchors. Ends with a barrier due.
 template <int D, int Heads>
 AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
@@ -75,7 +92,9 @@ AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
   clear_query_fragments(w);
   __syncthreads();
   if (w.tid < 12) describe_arrays(state, w.tid);
+  judge_rope(w);
   __syncthreads();
+  write_slow_series(w);
   for (int i = w.tid; i < Heads * w.histogram_words(); i += kThreads) state.histogram[i] = 0;
   stage_chunk(w, w.state().begin);
   load_queries(w);
@@ -104,7 +123,7 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
                                const CompressedLayerView& layer, int index) {
   Piecework<D, Heads> w = piecework<D, Heads>(args, shared);
   begin_piece(w, piece, layer);
-  TileAngles<D> angles;
+  Angles<D, Heads> angles;
   angles.load(args.rope, 16 * w.warp + w.g, w.t);
   float z[Tiles<D>::kEach][4] = {};
   w.running() = Running{};
@@ -116,7 +135,8 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
     Token tokens[2];
     decode_tokens(w, base, tokens);
     w = piecework<D, Heads>(args, shared);
-    fill_query_fragments(w, base);
+    fill_fast_fragments(w, base, 0, kThreads);
+    fill_slow_fragments(w, base, 0, kThreads);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
     if (base + kChunk < w.state().end) {

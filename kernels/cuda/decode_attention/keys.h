@@ -13,19 +13,12 @@ AKV_DEVICE void swap_if(bool yes, uint4* a, uint4* b) {
   *b = make_uint4(yes ? x.x : y.x, yes ? x.y : y.y, yes ? x.z : y.z, yes ? x.w : y.w);
 }
 
-// Two MMA steps: unit v of both rows, turned, times the queries.
-template <int D>
-AKV_DEVICE void multiply_unit(const TileAngles<D>& angles, int v, uint4 row0, uint4 row1, uint4 q,
+// Two MMA steps: a unit of both rows times the queries' unit.
+AKV_DEVICE void multiply_unit(const uint4& row0, const uint4& row1, const uint4& q,
                               float (&acc)[4]) {
-  uint32_t a[4] = {row0.x, row1.x, row0.y, row1.y};
-  angles.turn(0, v, 0, &a[0], &a[2]);
-  angles.turn(1, v, 0, &a[1], &a[3]);
-  const uint32_t b[2] = {q.x, q.y};
+  const uint32_t a[4] = {row0.x, row1.x, row0.y, row1.y}, b[2] = {q.x, q.y};
   mma_f16(acc, a, b);
-  uint32_t c[4] = {row0.z, row1.z, row0.w, row1.w};
-  angles.turn(0, v, 1, &c[0], &c[2]);
-  angles.turn(1, v, 1, &c[1], &c[3]);
-  const uint32_t d[2] = {q.z, q.w};
+  const uint32_t c[4] = {row0.z, row1.z, row0.w, row1.w}, d[2] = {q.z, q.w};
   mma_f16(acc, c, d);
 }
 
@@ -44,55 +37,148 @@ AKV_DEVICE void gather_rows(const Piecework<D, Heads>& w, const uint16_t* slots,
   __syncwarp();
 }
 
-// <R_T^T q, R_tau x> of 16 tokens and all heads: rows are tokens, columns heads. In a shared load
-// of 16 bytes a phase is two rows of 64 bytes each: odd rows begin with the other unit of a pair,
-// so that the two never meet in a bank, whatever their slots.
 template <int D, int Heads>
-AKV_DEVICE void tile_dots(const Piecework<D, Heads>& w, const TileAngles<D>& angles,
-                          const uint4* row0, const uint4* row1, const uint4* fragments,
-                          float (&acc)[4]) {
+using Angles = TileAngles<D, Layout<D, Heads>::kCrossed>;
+
+// A warp at 16 tokens of a tile: the lane's two rows, its B operands, its sums. Columns of `fast`
+// are heads (or heads times parity of the row, crossed), those of `slow` heads times two powers.
+template <int D, int Heads>
+struct TileDots {
   using L = Layout<D, Heads>;
-  const bool odd = (w.g & 1) != 0;
+  using B = Bands<D>;
+  const Angles<D, Heads>& angles;
+  const DeviceRope& rope;
+  bool steep;    // no pair is slow enough
+  int tile_row;  // of row0
+  int t;
+  const uint4* row0;
+  const uint4* row1;
+  const uint4* fast_q;
+  const uint4* slow_q;
+  int cross;  // 4 in odd rows, 0 in even ones
+  float fast[4] = {};
+  float slow[Heads / 4][2][4] = {};
+
+  // Unit v of both rows.
+  AKV_DEVICE void multiply(int v, uint4 a0, uint4 a1) {
+    if (v < B::kFast) {
+      angles.turn(0, v, &a0);
+      angles.turn(1, v, &a1);
+      multiply_unit(a0, a1, fast_q[v * 32], fast);
+      return;
+    }
+    if (steep) turn_steep(v, &a0, &a1);
+#pragma unroll
+    for (int block = 0; block < Heads / 4; ++block) {
+      const uint4* q = slow_q + (block * B::kPowers + B::powers_before(v)) * 32;
+      multiply_unit(a0, a1, q[0], slow[block][0]);
+      if (B::powers(v) == 2) multiply_unit(a0, a1, q[32], slow[block][1]);
+    }
+  }
+  // Units v and v + 1, both fast: odd rows come with v + 1 first, and their heads have columns of
+  // their own, so that no row must be put straight.
+  AKV_DEVICE void multiply_crossed(int v, uint4 a0, uint4 a1, uint4 b0, uint4 b1) {
+    const uint4* q = fast_q + v / 2 * 32;
+    angles.turn(0, v, &a0);
+    angles.turn(1, v, &a1);
+    multiply_unit(a0, a1, q[0], fast);
+    angles.turn(0, v + 1, &b0);
+    angles.turn(1, v + 1, &b1);
+    multiply_unit(b0, b1, q[4 - 2 * cross], fast);
+  }
+  // Angles that no register holds.
+  AKV_DEVICE void turn_steep(int v, uint4* a0, uint4* a1) const {
+    uint32_t cos[2], sin[2];
+    Angles<D, Heads>::pack(angles4(rope, tile_row, 4 * (4 * v + t)), &cos, &sin);
+    turn_unit(cos, sin, a0);
+    Angles<D, Heads>::pack(angles4(rope, tile_row + 8, 4 * (4 * v + t)), &cos, &sin);
+    turn_unit(cos, sin, a1);
+  }
+  // The dot product of row g + 8 row with head t + 4 block, at position u of the polynomials.
+  AKV_DEVICE float sum(int row, int block, float u) const {
+    const float(&low)[4] = slow[block][0];
+    const float(&high)[4] = slow[block][1];
+    const float turned =
+        L::kCrossed ? (cross != 0 ? fast[2 * row + 1] : fast[2 * row]) : fast[2 * row + block];
+    const float cubic = low[2 * row + 1] + u * (high[2 * row] + u * high[2 * row + 1]);
+    return low[2 * row] + turned + u * cubic;
+  }
+};
+
+// In a shared load of 16 bytes a phase is two rows of 64 bytes each: odd rows begin with the other
+// unit of a pair, so that the two never meet in a bank, whatever their slots.
+template <int D, int Heads>
+AKV_DEVICE void tile_dots(TileDots<D, Heads>& d) {
+  using L = Layout<D, Heads>;
+  const bool odd = d.cross != 0;
+  const int first = (odd ? 4 : 0) + d.t, second = (odd ? 0 : 4) + d.t;
 #pragma unroll
   for (int v = 0; v + 1 < L::kUnits; v += 2) {
-    const int first = 4 * (odd ? v + 1 : v) + w.t, second = 4 * (odd ? v : v + 1) + w.t;
-    uint4 a0 = row0[first], a1 = row1[first], b0 = row0[second], b1 = row1[second];
+    uint4 a0 = d.row0[first + 4 * v], a1 = d.row1[first + 4 * v];
+    uint4 b0 = d.row0[second + 4 * v], b1 = d.row1[second + 4 * v];
+    if (L::kCrossed && v + 1 < Bands<D>::kFast) {
+      d.multiply_crossed(v, a0, a1, b0, b1);
+      continue;
+    }
     swap_if(odd, &a0, &b0);
     swap_if(odd, &a1, &b1);
-    multiply_unit<D>(angles, v, a0, a1, fragments[v * 32], acc);
-    multiply_unit<D>(angles, v + 1, b0, b1, fragments[(v + 1) * 32], acc);
+    d.multiply(v, a0, a1);
+    d.multiply(v + 1, b0, b1);
   }
   if constexpr (L::kUnits % 2 != 0) {
     constexpr int v = L::kUnits - 1;
-    multiply_unit<D>(angles, v, row0[4 * v + w.t], row1[4 * v + w.t], fragments[v * 32], acc);
+    d.multiply(v, d.row0[4 * v + d.t], d.row1[4 * v + d.t]);
   }
 }
 
-// A warp takes rows 16 warp to 16 warp + 15 of every tile of a chunk.
+// A warp takes rows 16 warp to 16 warp + 15 of every tile of a chunk. Logits in base 2, without
+// the tokens' coefficients.
 template <int D, int Heads>
-AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const TileAngles<D>& angles, int base) {
+AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& angles, int base) {
   using L = Layout<D, Heads>;
+  const PieceState& s = w.state();
   const uint16_t* slots = w.template at<uint16_t>(L::kSlots) + 16 * w.warp;
-  float* dots = w.template at<float>(L::kDots) + 2 * w.t * L::kDotStride + 16 * w.warp + w.g;
+  float* dots = w.template at<float>(L::kDots) + w.t * L::kDotStride + 16 * w.warp + w.g;
+  const float* units = w.template at<float>(L::kUnitsOfHeads) + w.t;
+  const int row = 16 * w.warp + w.g;
+  // Positions of the polynomials: from the middle of the tile, or of the chunk, in halves of it.
+  const float each = s.wide != 0 ? 2.0f / kChunk : 2.0f / kTile;
+  float u = s.wide != 0 ? static_cast<float>(row - kChunk / 2) * each
+                        : static_cast<float>(row - kTile / 2) * each;
+  const int last = (s.end - base - 16 * w.warp + kTile - 1) / kTile;  // tiles with tokens of ours
 #pragma unroll 1
-  for (int tile = 0; tile < kChunk / kTile; ++tile, slots += kTile, dots += kTile) {
-    if (base + tile * kTile + 16 * w.warp >= w.state().end) break;
+  for (int tile = 0; tile < kChunk / kTile && tile < last; ++tile) {
     uint4* rows = w.rows();
     int row0 = slots[w.g], row1 = slots[w.g + 8];
-    if (w.state().resident == 0) {
+    if (s.resident == 0) {
       rows += w.warp * 16 * (D / 8);
       gather_rows(w, slots, rows);
       row0 = w.g;
       row1 = w.g + 8;
     }
-    float acc[4] = {};
-    tile_dots(w, angles, rows + row0 * (D / 8), rows + row1 * (D / 8),
-              w.template at<uint4>(L::kQueryFragments) + tile * L::kUnits * 32 + w.lane, acc);
-    if (2 * w.t >= Heads) continue;
-    dots[0] = acc[0];
-    dots[L::kDotStride] = acc[1];
-    dots[8] = acc[2];
-    dots[L::kDotStride + 8] = acc[3];
+    TileDots<D, Heads> d{angles,
+                         w.args->rope,
+                         s.steep != 0,
+                         row,
+                         w.t,
+                         rows + row0 * (D / 8),
+                         rows + row1 * (D / 8),
+                         w.template at<uint4>(L::kQueryFragments) + tile * L::kFastFragments,
+                         w.template at<uint4>(L::kSlowFragments),
+                         (w.g & 1) * 4};
+    if (s.wide == 0) d.slow_q += tile * L::kSlowFragmentsOfTile;
+    d.fast_q += w.lane;
+    d.slow_q += w.lane;
+    tile_dots(d);
+#pragma unroll
+    for (int block = 0; block < Heads / 4; ++block) {
+      float* out = dots + 4 * block * L::kDotStride;
+      out[0] = d.sum(0, block, u) * units[4 * block];
+      out[8] = d.sum(1, block, u + 8 * each) * units[4 * block];
+    }
+    if (s.wide != 0) u += kTile * each;
+    slots += kTile;
+    dots += kTile;
   }
 }
 
@@ -108,36 +194,55 @@ struct KeyGroup {
   }
 };
 
+// Sums of rows g and g + 8 with heads t + 4 block.
+template <int Heads>
+struct GroupDots {
+  float sum[2][Heads / 4];
+};
+
 template <int D, int Heads>
-AKV_DEVICE void group_dots2(const Piecework<D, Heads>& w, const KeyGroup& group, float (&acc)[4]) {
+AKV_DEVICE void group_dots2(const Piecework<D, Heads>& w, const KeyGroup& group,
+                            GroupDots<Heads>* dots) {
   using L = Layout<D, Heads>;
-  const LevelPool pool = key_pool();
   const uint4* fragments = w.template at<uint4>(L::kCodeFragments2) + w.lane;
+  int32_t acc[Heads / 4][4] = {};
 #pragma unroll
   for (int i = 0; i < L::kWords2; ++i) {
     const uint32_t x0 = group.load(w.g, 4 * i + w.t, D / 16);
     const uint32_t x1 = group.load(w.g + 8, 4 * i + w.t, D / 16);
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const uint32_t s0 = selectors((x0 >> (2 * step)) & 0x03030303u);
-      const uint32_t s1 = selectors((x1 >> (2 * step)) & 0x03030303u);
-      const uint32_t a[4] = {pick(pool, s0), pick(pool, s1), pick(pool, s0 >> 16),
-                             pick(pool, s1 >> 16)};
-      const uint4 q = fragments[(2 * i + step / 2) * 32];
-      const uint32_t b[2] = {step % 2 == 0 ? q.x : q.z, step % 2 == 0 ? q.y : q.w};
-      mma_f16(acc, a, b);
+    for (int step = 0; step < 2; ++step) {
+      const uint32_t c0 = (x0 >> (2 * step)) & 0x33333333u, c1 = (x1 >> (2 * step)) & 0x33333333u;
+      const uint32_t a[4] = {key_levels(c0), key_levels(c1), key_levels(c0 >> 16),
+                             key_levels(c1 >> 16)};
+#pragma unroll
+      for (int block = 0; block < Heads / 4; ++block) {
+        const uint4 q = fragments[(block * L::kWords2 + i) * 32];
+        const uint32_t b[2] = {step == 0 ? q.x : q.z, step == 0 ? q.y : q.w};
+        mma_s8(acc[block], a, b);
+      }
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+#pragma unroll
+    for (int block = 0; block < Heads / 4; ++block) {
+      dots->sum[row][block] =
+          static_cast<float>(256 * acc[block][2 * row] + acc[block][2 * row + 1]);
     }
   }
 }
 
 template <int D, int Heads>
-AKV_DEVICE void group_dots4(const Piecework<D, Heads>& w, const KeyGroup& group, float (&acc)[4]) {
+AKV_DEVICE void group_dots4(const Piecework<D, Heads>& w, const KeyGroup& group,
+                            GroupDots<Heads>* dots) {
   using L = Layout<D, Heads>;
   const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
   const uint4* fragments = w.template at<uint4>(L::kCodeFragments4) + w.lane;
   const auto pair = [&](uint32_t codes) {
     return low_pair(levels[codes & 15], levels[codes >> 4 & 15]);
   };
+  float acc[4] = {};
 #pragma unroll
   for (int i = 0; i < L::kWords4; ++i) {
     const uint32_t x0 = group.load(w.g, 4 * i + w.t, D / 8);
@@ -150,6 +255,11 @@ AKV_DEVICE void group_dots4(const Piecework<D, Heads>& w, const KeyGroup& group,
     const uint32_t d[2] = {q.z, q.w};
     mma_f16(acc, c, d);
   }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+#pragma unroll
+    for (int block = 0; block < Heads / 4; ++block) dots->sum[row][block] = acc[2 * row + block];
+  }
 }
 
 // Residual logits in base 2, in list order, a group of 16 per warp. Groups that straddle a chunk
@@ -158,8 +268,8 @@ template <int D, int Heads>
 AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
   using L = Layout<D, Heads>;
   const CompressedSideView& side = w.state().head.key;
-  const float* units = w.template at<float>(L::kUnitsOfHeads) + 8;
-  float* logits = w.template at<float>(L::kResiduals) + 2 * w.t * L::kDotStride;
+  const float* units = w.template at<float>(L::kUnitsOfHeads) + 8 + w.t;
+  float* logits = w.template at<float>(L::kResiduals) + w.t * L::kDotStride;
   const int groups2 = r.two1 > r.two0 ? (r.two1 + 15) / 16 - r.two0 / 16 : 0;
   const int groups4 = r.four1 > r.four0 ? (r.four1 + 15) / 16 - r.four0 / 16 : 0;
 #pragma unroll 1
@@ -170,20 +280,23 @@ AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
     const int begin = four ? r.four0 : r.two0, end = four ? r.four1 : r.two1;
     const KeyGroup group{CodeWords(four ? side.codes4 : side.codes2),
                          first * (four ? D / 8 : D / 16), n - first < 16 ? n - first : 16};
-    float acc[4] = {};
+    GroupDots<Heads> dots;
     if (four) {
-      group_dots4(w, group, acc);
+      group_dots4(w, group, &dots);
     } else {
-      group_dots2(w, group, acc);
+      group_dots2(w, group, &dots);
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int index = first + w.g + 8 * half;
-      if (index < begin || index >= end || 2 * w.t >= Heads) continue;
+    for (int row = 0; row < 2; ++row) {
+      const int index = first + w.g + 8 * row;
+      if (index < begin || index >= end) continue;
       const float scale = scale_of(side, four, index);
-      const int at = key_list(r, four, index);
-      logits[at] = acc[2 * half] * scale * units[2 * w.t];
-      logits[L::kDotStride + at] = acc[2 * half + 1] * scale * units[2 * w.t + 1];
+      float* out = logits + key_list(r, four, index);
+#pragma unroll
+      for (int block = 0; block < Heads / 4; ++block) {
+        const float unit = units[(four ? 8 : 0) + 4 * block];
+        out[4 * block * L::kDotStride] = dots.sum[row][block] * scale * unit;
+      }
     }
   }
 }
@@ -195,7 +308,7 @@ AKV_DEVICE void turned_residual(const Piecework<D, Heads>& w, bool four, int ind
   using L = Layout<D, Heads>;
   const CompressedSideView& side = w.state().head.key;
   const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
-  float* x = w.template at<float>(L::kCodeFragments2) + w.warp * D;
+  float* x = w.template at<float>(L::kCodeRows) + w.warp * D;
   const int per_word = four ? 8 : 16, bits = four ? 4 : 2;
   const int first = index & ~15, n = static_cast<int>(four ? side.n4 : side.n2);
   const int members = n - first < 16 ? n - first : 16;

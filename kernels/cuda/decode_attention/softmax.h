@@ -13,7 +13,6 @@ namespace akv::kernels::cuda::decode {
 template <int D, int Heads>
 AKV_DEVICE void local_softmax(const Piecework<D, Heads>& w, const Token (&tokens)[2]) {
   using L = Layout<D, Heads>;
-  const float* units = w.template at<float>(L::kUnitsOfHeads);
   float* dots = w.template at<float>(L::kDots) + w.tid;
   const float* residuals = w.template at<float>(L::kResiduals);
   float* stats = w.template at<float>(L::kStats) + w.warp * Heads * 3;
@@ -24,7 +23,7 @@ AKV_DEVICE void local_softmax(const Piecework<D, Heads>& w, const Token (&tokens
     for (int i = 0; i < 2; ++i) {
       float x = -INFINITY;
       if (tokens[i].valid()) {
-        x = units[h] * tokens[i].key_gamma * dots[h * L::kDotStride + i * kThreads];
+        x = tokens[i].key_gamma * dots[h * L::kDotStride + i * kThreads];
         if (tokens[i].key_place() >= 0) x += residuals[h * L::kDotStride + tokens[i].key_place()];
       }
       weight[i][h] = x;

@@ -31,6 +31,8 @@ struct PieceState {
   int32_t post;      // domain of the key residuals
   int32_t resident;  // rows() holds all the keys' anchors; else 16 rows of each warp
   int32_t stale;     // it does not hold them yet
+  int32_t steep;     // RoPE's pairs are all too fast for Bands
+  int32_t wide;      // its slow pairs are slow enough for a chunk
 };
 static_assert(sizeof(PieceState) <= 640);
 static_assert(sizeof(CompressedHeadView) % 4 == 0);
