@@ -14,16 +14,23 @@ struct KernelArgs {
   float* partials = nullptr;      // [pieces][heads of a part][partial_stride]
   int32_t* histograms = nullptr;  // [blocks][heads of a part][histogram_stride(k)], where needed
   int64_t histogram_words = 0;    // of a block
+  uint4* halves = nullptr;        // [rows][KV heads][anchor_limit][D / 8], where needed
   int64_t suffix_offset = 0;
   DeviceRope rope;
   int32_t layer = 0;
   int32_t heads = 0;
   int32_t kv_heads = 0;
-  int32_t part_heads = 0;  // places for heads in a partial result
-  int32_t anchor_capacity = 0;
+  int32_t part_heads = 0;       // places for heads in a partial result
+  int32_t anchor_limit = 0;     // of the limits
+  int32_t anchor_capacity = 0;  // of shared memory
   int32_t histogram_capacity = 0;
   int32_t rows_offset = 0;  // of anchors in shared memory
 };
+
+// Index of the first unit of a row's and KV head's anchors in `halves`.
+AKV_DEVICE int64_t halves_of(const KernelArgs& args, int head_dim, int row, int kv_head) {
+  return (int64_t{row} * args.kv_heads + kv_head) * args.anchor_limit * (head_dim / 8);
+}
 
 inline constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline constexpr int64_t round16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -36,10 +43,8 @@ struct Layout {
   static constexpr int kWords2 = (D / 16 + 3) / 4;    // 2-bit code words per thread
   static constexpr int kWords4 = (D / 8 + 3) / 4;     // 4-bit code words per thread
   static constexpr int kDotStride = kChunk + 8;       // floats; = 8 mod 32
-  static constexpr int kWeightStride = kChunk + 72;   // bf16; 4 words mod 32
   static constexpr int kRawTokens = 2 * kChunk + 32;  // bytes of slots or coefficients
   static constexpr int kRawWords = 96;                // bytes of mask words or counts
-  static constexpr int kRawItems = 12;
 
   // With four heads, two fast units of odd rows are multiplied crosswise: keys.h.
   static constexpr bool kCrossed = Heads == 4 && Bands<D>::kFast % 2 == 0;
@@ -63,16 +68,16 @@ struct Layout {
       kSlowSeries + int64_t{16} * Bands<D>::kSlowPairs;  // f32 [Heads][kDotStride]
   static constexpr int64_t kResiduals = kDots + int64_t{Heads} * kDotStride * 4;  // the same
   static constexpr int64_t kRaw = kResiduals + int64_t{Heads} * kDotStride * 4;
-  static constexpr int64_t kSlots = kRaw + 4 * kRawTokens + 8 * kRawWords;  // u16 [kChunk]
-  static constexpr int64_t kPositions = kSlots + kChunk * 2;                // u16 [kChunk]
-  static constexpr int64_t kStats = kPositions + kChunk * 2;  // f32 [kWarps][Heads][3]
-  static constexpr int64_t kLevels = kStats + int64_t{kWarps} * Heads * 12;  // u32 [16]
-  static constexpr int64_t kUnitsOfHeads = kLevels + 64;                     // f32 [3][8]
-  static constexpr int64_t kRunning = kUnitsOfHeads + 96;            // Running [kWarps][Heads]
-  static constexpr int64_t kState = kRunning + kWarps * Heads * 16;  // PieceState
+  static constexpr int64_t kKeyList = kRaw + 4 * kRawTokens + 8 * kRawWords;  // u16 [kChunk]
+  static constexpr int64_t kValueList2 = kKeyList + kChunk * 2;               // u16 [kChunk + 16]
+  static constexpr int64_t kValueList4 = kValueList2 + kChunk * 2 + 32;       // the same
+  static constexpr int64_t kGammas = kValueList4 + kChunk * 2 + 32;           // f32 [256], of log8
+  static constexpr int64_t kLevels = kGammas + 1024;                          // u32 [16]
+  static constexpr int64_t kUnitsOfHeads = kLevels + 64;                      // f32 [3][8]
+  static constexpr int64_t kShares = kUnitsOfHeads + 96;                      // Shares
+  static constexpr int64_t kTotals = kShares + int64_t{Heads} * 48;           // f32 [Heads][4]
+  static constexpr int64_t kState = kTotals + int64_t{Heads} * 16;            // PieceState
   static constexpr int64_t kCompressedBytes = kState + 640;
-  // Values of the residuals in list order, bf16 [Heads][kWeightStride], when the logits are used.
-  static constexpr int64_t kWeights = kResiduals;
 
   // Dense pieces: queries [kUnits][2][32] uint4, then what the warps merge.
   static constexpr int64_t kDenseMerge = int64_t{kUnits} * 1024;  // f32 [kWarps][Heads][D]
@@ -86,7 +91,6 @@ struct Layout {
   static constexpr int64_t kBase = kStaged + 16;
 
   static_assert(Heads * kDotStride >= kWarps * D);  // room for U q
-  static_assert(Heads * kWeightStride * 2 <= Heads * kDotStride * 4);
 };
 
 // Launches by head dimension and part size; head*.cu. `compressed`: pieces may be compressed.
@@ -102,6 +106,9 @@ KernelTable head64(int part_heads);
 KernelTable head96(int part_heads);
 KernelTable head128(int part_heads);
 KernelTable head256(int part_heads);
+
+// Fills `halves` with the anchors of the plan's rows, before the pieces run.
+void launch_prepare(const KernelArgs& args, int head_dim, int rows, DeviceStream stream);
 
 void launch_combine(const KernelArgs& args, int head_dim, int rows, float* out,
                     DeviceStream stream);

@@ -1,6 +1,7 @@
 // One compressed piece, from its queries to its partial softmax.
 #pragma once
 
+#include "kernels/cuda/decode_attention/histogram.h"
 #include "kernels/cuda/decode_attention/keys.h"
 #include "kernels/cuda/decode_attention/queries.h"
 #include "kernels/cuda/decode_attention/softmax.h"
@@ -33,6 +34,7 @@ AKV_DEVICE void describe_piece(const Piecework<D, Heads>& w, const Piece& piece,
   if (layer.anchors > args.histogram_capacity) {
     s.histogram = args.histograms + blockIdx.x * args.histogram_words;
   }
+  s.halves = args.halves + halves_of(args, D, piece.row, piece.kv_head);
   s.signs = layer.signs;
   s.q = args.q + (int64_t{piece.row} * args.heads + piece.kv_head * group + first) * D;
   s.heads = part_begin(group, piece.part + 1) - first;
@@ -42,6 +44,7 @@ AKV_DEVICE void describe_piece(const Piecework<D, Heads>& w, const Piece& piece,
   s.anchors = layer.anchors;
   s.window = layer.window;
   s.post = layer.key_domain_post ? 1 : 0;
+  s.largest_scale = 0;
   s.resident = layer.anchors <= args.anchor_capacity ? 1 : 0;
   const bf16** staged = w.template at<const bf16*>(Layout<D, Heads>::kStaged);
   const bf16* anchors = layer.heads[piece.kv_head].key.anchors;
@@ -76,6 +79,40 @@ AKV_DEVICE void judge_rope(const Piecework<D, Heads>& w) {
   w.state().steep = any_steep;
 }
 
+// A power of two that makes 2^-4 of the largest scale in a sample of the value residuals: a half
+// then holds weights down to 2^-20 of it, and up to 2^19 times it. The largest of all threads.
+template <int D, int Heads>
+AKV_DEVICE void sample_scales(const Piecework<D, Heads>& w) {
+  const CompressedSideView& side = w.state().head.value;
+  float largest = 0;
+  for (const bool four : {false, true}) {
+    const uint32_t n = four ? side.n4 : side.n2;
+    if (n == 0) continue;
+    const auto index = static_cast<int>(uint64_t{n} * static_cast<uint32_t>(w.tid) / kThreads);
+    largest = fmaxf(largest, fabsf(scale_of(side, four, index)));
+  }
+  // Positive floats are in the order of their bits.
+  const int bits = __reduce_max_sync(0xffffffffu, __float_as_int(largest));
+  if (w.lane == 0) atomicMax(&w.state().largest_scale, bits);
+}
+
+// What threads share between chunks, and the places that chunks only add to.
+template <int D, int Heads>
+AKV_DEVICE void clear_shares(const Piecework<D, Heads>& w) {
+  using L = Layout<D, Heads>;
+  Shares<Heads>& shares = w.shares();
+  for (int i = w.tid; i < Heads * w.histogram_words(); i += kThreads) w.state().histogram[i] = 0;
+  auto* residuals = w.template at<float>(L::kResiduals);
+  for (int i = w.tid; i < Heads * L::kDotStride; i += kThreads) residuals[i] = 0.0f;
+  w.template at<float>(L::kGammas)[w.tid] = log8_value(w.tid);
+  if (w.tid >= Heads) return;
+  shares.peak[w.tid] = kNever;
+  shares.large[w.tid] = 0;
+  shares.mass[0][w.tid] = 0;
+  shares.mass[1][w.tid] = 0;
+  shares.running[0][w.tid] = {kNever, 0.0f, 0, 0};
+}
+
 // Head view, tables and first chunk; then queries and anchors. Ends with a barrier due.
 template <int D, int Heads>
 AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
@@ -91,31 +128,65 @@ AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
   if (w.tid == kThreads - 1) describe_piece(w, piece, layer);
   clear_query_fragments(w);
   __syncthreads();
-  if (w.tid < 12) describe_arrays(state, w.tid);
+  if (w.tid < 12) describe_arrays(w, w.tid);
   judge_rope(w);
   __syncthreads();
+  sample_scales(w);
   write_slow_series(w);
-  for (int i = w.tid; i < Heads * w.histogram_words(); i += kThreads) state.histogram[i] = 0;
+  clear_shares(w);
   stage_chunk(w, w.state().begin);
   load_queries(w);
   if (state.stale != 0) stage_anchors(w);
 }
 
+// The partial result: peak, sum, then histogram times anchors and the residuals' sum.
 template <int D, int Heads>
-AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, const Running& state,
-                             float (&z)[Tiles<D>::kEach][4], float* partial) {
-  split_histogram(w, state);
-  join_shares(w, z);
-  write_tiles(w, z, 1, 8, partial + 2 + D);
-  if (w.warp == 0 && w.lane < w.state().heads) {
-    partial[w.lane * partial_stride(D)] = state.peak;
-    partial[w.lane * partial_stride(D) + 1] = state.total;
+AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, int parity,
+                             const float (&total)[Quad<Heads>::kEach],
+                             float (&z)[ResidualTiles<D>::kTiles][4], float* partial) {
+  join_totals(w, total);
+  join_warps(w, z);
+  write_tiles<ResidualTiles<D>>(w, z, kValueUnit / weight_unit(w.state()), partial + 2 + D);
+  if (w.tid < w.state().heads) {
+    const float* totals = w.template at<float>(Layout<D, Heads>::kTotals) + w.tid * 4;
+    float* out = partial + w.tid * partial_stride(D);
+    out[0] = static_cast<float>(w.shares().peak[w.tid]);
+    out[1] = (totals[0] + totals[1]) + (totals[2] + totals[3]);
   }
-  __syncthreads();
-  float o[Tiles<D>::kEach][4] = {};
+  float o[AnchorTiles<D>::kTiles][4] = {};
   histogram_times_anchors(w, o);
-  join_shares(w, o);
-  write_tiles(w, o, 2, 1, partial + 2);
+  join_warps(w, o);
+  finish_bins(w, parity, o);
+  write_tiles<AnchorTiles<D>>(w, o, 1.0f, partial + 2);
+}
+
+// Before the products: the rest of what they need of the chunk. Half of the block's warps make the
+// lists, the others the queries.
+template <int D, int Heads>
+AKV_DEVICE void prepare_chunk(const Piecework<D, Heads>& w, int base) {
+  using L = Layout<D, Heads>;
+  if (base + kChunk > w.state().prefix || base + kChunk > w.state().end) complete_chunk(w, base);
+  if (w.warp < 4) {
+    list_residuals(w, base, (w.warp & 1) != 0, (w.warp & 2) != 0);
+    if (w.tid < Heads) w.template at<float>(L::kDots)[w.tid * L::kDotStride + kNobody] = 0.0f;
+  } else {
+    fill_fast_fragments(w, base, kThreads / 2, kThreads / 2);
+    fill_slow_fragments(w, base, kThreads / 2, kThreads / 2);
+  }
+}
+
+template <int D, int Heads>
+AKV_DEVICE void key_logits(const Piecework<D, Heads>& w, const Angles<D, Heads>& angles, int base) {
+  if (w.state().resident != 0) {
+    key_dots<true>(w, angles, base);
+  } else {
+    key_dots<false>(w, angles, base);
+  }
+  if (w.state().post != 0) {
+    key_residuals(w, w.state().ranges[0]);
+  } else {
+    turned_key_residuals(w, w.state().ranges[0], base);
+  }
 }
 
 template <int D, int Heads>
@@ -125,51 +196,37 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
   begin_piece(w, piece, layer);
   Angles<D, Heads> angles;
   angles.load(args.rope, 16 * w.warp + w.g, w.t);
-  float z[Tiles<D>::kEach][4] = {};
-  w.running() = Running{};
+  float z[ResidualTiles<D>::kTiles][4] = {};
+  float total[Quad<Heads>::kEach] = {};
+  int parity = 0;
 #pragma unroll 1
-  for (int base = piece.begin; base < w.state().end; base += kChunk) {
+  for (int base = piece.begin; base < w.state().end; base += kChunk, parity ^= 1) {
     cp_async_wait<0>();
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
-    Token tokens[2];
-    decode_tokens(w, base, tokens);
+    prepare_chunk(w, base);
+    __syncthreads();
     w = piecework<D, Heads>(args, shared);
-    fill_fast_fragments(w, base, 0, kThreads);
-    fill_slow_fragments(w, base, 0, kThreads);
+    key_logits(w, angles, base);
+    __syncthreads();
+    w = piecework<D, Heads>(args, shared);
+    if (w.tid < Heads) w.shares().mass[parity ^ 1][w.tid] = 0;
+    Quad<Heads> quad;
+    quad_logits(w, base, &quad);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
     if (base + kChunk < w.state().end) {
       stage_chunk(w, base + kChunk);
       prefetch_residuals(w);
     }
-    key_dots(w, angles, base);
-    w = piecework<D, Heads>(args, shared);
-    if (w.state().post != 0) {
-      key_residuals(w, w.state().ranges[0]);
-    } else {
-      turned_key_residuals(w, w.state().ranges[0], base);
-    }
+    quad_weights(w, parity, &quad, total);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
-    local_softmax(w, tokens);
-    __syncthreads();
-    Running state = w.running();
-    const Moved moved = merge_warps(w, &state);
-    w.running() = state;
-    rescale_columns(moved.rescale, w.t, z);
-    if (__any_sync(0xffffffffu, moved.shift != 0)) {  // the same in all warps
-      shift_histogram(w, moved.shift);
-      __syncthreads();
-    }
-    w = piecework<D, Heads>(args, shared);
-    spread_weights(w, tokens, state);
-    pad_weights(w, w.state().ranges[1]);
-    __syncthreads();
-    w = piecework<D, Heads>(args, shared);
+    fill_histogram(w, parity, base == piece.begin, quad);
+    rescale_residuals(w, parity, z);
     value_residuals(w, w.state().ranges[1], z);
   }
-  finish_piece(w, w.running(), z, partial_of<D>(args, index));
+  finish_piece(w, parity, total, z, partial_of<D>(args, index));
 }
 
 }  // namespace akv::kernels::cuda::decode

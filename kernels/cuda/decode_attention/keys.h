@@ -22,27 +22,20 @@ AKV_DEVICE void multiply_unit(const uint4& row0, const uint4& row1, const uint4&
   mma_f16(acc, c, d);
 }
 
-// Rows of 16 tokens that are not in shared memory, to the warp's own place there: row by row, so
-// that loads run along rows and find what neighbours share in L1 or L2.
-template <int D, int Heads>
-AKV_DEVICE void gather_rows(const Piecework<D, Heads>& w, const uint16_t* slots, uint4* rows) {
-  const bf16* anchors = w.state().head.key.anchors;
-  const int align = alignment(anchors);
-  __syncwarp();
-#pragma unroll 2
-  for (int i = w.lane; i < 16 * (D / 8); i += 32) {
-    const bf16* row = anchors + int64_t{slots[i / (D / 8)]} * D;
-    rows[i] = anchor_unit<D>(row, i % (D / 8), w.order(), align);
+struct KeySlots {
+  const unsigned char* array;
+  bool wide;
+  AKV_DEVICE int operator[](int n) const {
+    return wide ? reinterpret_cast<const uint16_t*>(array)[n] : array[n];
   }
-  __syncwarp();
-}
+};
 
 template <int D, int Heads>
 using Angles = TileAngles<D, Layout<D, Heads>::kCrossed>;
 
 // A warp at 16 tokens of a tile: the lane's two rows, its B operands, its sums. Columns of `fast`
 // are heads (or heads times parity of the row, crossed), those of `slow` heads times two powers.
-template <int D, int Heads>
+template <int D, int Heads, bool Resident>
 struct TileDots {
   using L = Layout<D, Heads>;
   using B = Bands<D>;
@@ -59,6 +52,7 @@ struct TileDots {
   float fast[4] = {};
   float slow[Heads / 4][2][4] = {};
 
+  AKV_DEVICE static uint4 load(const uint4* unit) { return Resident ? *unit : __ldg(unit); }
   // Unit v of both rows.
   AKV_DEVICE void multiply(int v, uint4 a0, uint4 a1) {
     if (v < B::kFast) {
@@ -107,15 +101,15 @@ struct TileDots {
 
 // In a shared load of 16 bytes a phase is two rows of 64 bytes each: odd rows begin with the other
 // unit of a pair, so that the two never meet in a bank, whatever their slots.
-template <int D, int Heads>
-AKV_DEVICE void tile_dots(TileDots<D, Heads>& d) {
+template <int D, int Heads, bool Resident>
+AKV_DEVICE void tile_dots(TileDots<D, Heads, Resident>& d) {
   using L = Layout<D, Heads>;
   const bool odd = d.cross != 0;
   const int first = (odd ? 4 : 0) + d.t, second = (odd ? 0 : 4) + d.t;
 #pragma unroll
   for (int v = 0; v + 1 < L::kUnits; v += 2) {
-    uint4 a0 = d.row0[first + 4 * v], a1 = d.row1[first + 4 * v];
-    uint4 b0 = d.row0[second + 4 * v], b1 = d.row1[second + 4 * v];
+    uint4 a0 = d.load(d.row0 + first + 4 * v), a1 = d.load(d.row1 + first + 4 * v);
+    uint4 b0 = d.load(d.row0 + second + 4 * v), b1 = d.load(d.row1 + second + 4 * v);
     if (L::kCrossed && v + 1 < Bands<D>::kFast) {
       d.multiply_crossed(v, a0, a1, b0, b1);
       continue;
@@ -127,17 +121,17 @@ AKV_DEVICE void tile_dots(TileDots<D, Heads>& d) {
   }
   if constexpr (L::kUnits % 2 != 0) {
     constexpr int v = L::kUnits - 1;
-    d.multiply(v, d.row0[4 * v + d.t], d.row1[4 * v + d.t]);
+    d.multiply(v, d.load(d.row0 + 4 * v + d.t), d.load(d.row1 + 4 * v + d.t));
   }
 }
 
 // A warp takes rows 16 warp to 16 warp + 15 of every tile of a chunk. Logits in base 2, without
 // the tokens' coefficients.
-template <int D, int Heads>
+template <bool Resident, int D, int Heads>
 AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& angles, int base) {
   using L = Layout<D, Heads>;
   const PieceState& s = w.state();
-  const uint16_t* slots = w.template at<uint16_t>(L::kSlots) + 16 * w.warp;
+  const KeySlots slots{staged(w, kKeySlots), s.unit_bytes[kKeySlots] == 2};
   float* dots = w.template at<float>(L::kDots) + w.t * L::kDotStride + 16 * w.warp + w.g;
   const float* units = w.template at<float>(L::kUnitsOfHeads) + w.t;
   const int row = 16 * w.warp + w.g;
@@ -148,24 +142,19 @@ AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& a
   const int last = (s.end - base - 16 * w.warp + kTile - 1) / kTile;  // tiles with tokens of ours
 #pragma unroll 1
   for (int tile = 0; tile < kChunk / kTile && tile < last; ++tile) {
-    uint4* rows = w.rows();
-    int row0 = slots[w.g], row1 = slots[w.g + 8];
-    if (s.resident == 0) {
-      rows += w.warp * 16 * (D / 8);
-      gather_rows(w, slots, rows);
-      row0 = w.g;
-      row1 = w.g + 8;
-    }
-    TileDots<D, Heads> d{angles,
-                         w.args->rope,
-                         s.steep != 0,
-                         row,
-                         w.t,
-                         rows + row0 * (D / 8),
-                         rows + row1 * (D / 8),
-                         w.template at<uint4>(L::kQueryFragments) + tile * L::kFastFragments,
-                         w.template at<uint4>(L::kSlowFragments),
-                         (w.g & 1) * 4};
+    const int first = tile * kTile + 16 * w.warp + w.g;
+    const uint4* rows = Resident ? w.rows() : s.halves;
+    TileDots<D, Heads, Resident> d{
+        angles,
+        w.args->rope,
+        s.steep != 0,
+        row,
+        w.t,
+        rows + slots[first] * (D / 8),
+        rows + slots[first + 8] * (D / 8),
+        w.template at<uint4>(L::kQueryFragments) + tile * L::kFastFragments,
+        w.template at<uint4>(L::kSlowFragments),
+        (w.g & 1) * 4};
     if (s.wide == 0) d.slow_q += tile * L::kSlowFragmentsOfTile;
     d.fast_q += w.lane;
     d.slow_q += w.lane;
@@ -177,7 +166,6 @@ AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& a
       out[8] = d.sum(1, block, u + 8 * each) * units[4 * block];
     }
     if (s.wide != 0) u += kTile * each;
-    slots += kTile;
     dots += kTile;
   }
 }
@@ -262,14 +250,15 @@ AKV_DEVICE void group_dots4(const Piecework<D, Heads>& w, const KeyGroup& group,
   }
 }
 
-// Residual logits in base 2, in list order, a group of 16 per warp. Groups that straddle a chunk
-// are made by both.
+// Residual logits in base 2 to their tokens' places, a group of 16 per warp. Groups that straddle a
+// chunk are made by both.
 template <int D, int Heads>
 AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
   using L = Layout<D, Heads>;
   const CompressedSideView& side = w.state().head.key;
   const float* units = w.template at<float>(L::kUnitsOfHeads) + 8 + w.t;
   float* logits = w.template at<float>(L::kResiduals) + w.t * L::kDotStride;
+  const uint16_t* list = w.template at<uint16_t>(L::kKeyList);
   const int groups2 = r.two1 > r.two0 ? (r.two1 + 15) / 16 - r.two0 / 16 : 0;
   const int groups4 = r.four1 > r.four0 ? (r.four1 + 15) / 16 - r.four0 / 16 : 0;
 #pragma unroll 1
@@ -291,7 +280,7 @@ AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
       const int index = first + w.g + 8 * row;
       if (index < begin || index >= end) continue;
       const float scale = scale_of(side, four, index);
-      float* out = logits + key_list(r, four, index);
+      float* out = logits + list[key_list(r, four, index)];
 #pragma unroll
       for (int block = 0; block < Heads / 4; ++block) {
         const float unit = units[(four ? 8 : 0) + 4 * block];
@@ -309,6 +298,7 @@ AKV_DEVICE void turned_residual(const Piecework<D, Heads>& w, bool four, int ind
   const CompressedSideView& side = w.state().head.key;
   const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
   float* x = w.template at<float>(L::kCodeRows) + w.warp * D;
+  constexpr float kInner = kLevels2[2], kOuter = kLevels2[3];
   const int per_word = four ? 8 : 16, bits = four ? 4 : 2;
   const int first = index & ~15, n = static_cast<int>(four ? side.n4 : side.n2);
   const int members = n - first < 16 ? n - first : 16;
@@ -318,8 +308,8 @@ AKV_DEVICE void turned_residual(const Piecework<D, Heads>& w, bool four, int ind
     const uint8_t* word = codes + (d / per_word * members + (index & 15)) * 4;
     const int bit = d % per_word * bits;
     const uint32_t code = __ldg(word + bit / 8) >> (bit % 8) & (four ? 15u : 3u);
-    const uint32_t half = four ? levels[code] : pick(key_pool(), selectors(code));
-    x[d] = __low2float(half2_of(half));
+    const float level = code % 3 == 0 ? kOuter : kInner;
+    x[d] = four ? __low2float(half2_of(levels[code])) : (code < 2 ? -level : level);
   }
   warp_hadamard<D>(x, w.lane);
   const float* query = w.template at<float>(L::kQuery);
@@ -340,20 +330,21 @@ template <int D, int Heads>
 AKV_DEVICE void turned_key_residuals(const Piecework<D, Heads>& w, const Range& r, int base) {
   using L = Layout<D, Heads>;
   const float* units = w.template at<float>(L::kUnitsOfHeads);
-  const uint16_t* positions = w.template at<uint16_t>(L::kPositions);
+  const uint16_t* list = w.template at<uint16_t>(L::kKeyList);
   float* logits = w.template at<float>(L::kResiduals);
   const int two = r.two1 - r.two0, total = two + r.four1 - r.four0;
 #pragma unroll 1
   for (int i = w.warp; i < total; i += kWarps) {
     const bool four = i >= two;
     const int index = four ? r.four0 + i - two : r.two0 + i;
+    const int n = list[key_list(r, four, index)];
     float dots[Heads] = {};
-    turned_residual(w, four, index, base + positions[i], dots);
+    turned_residual(w, four, index, base + n, dots);
     const float scale = scale_of(w.state().head.key, four, index);
 #pragma unroll
     for (int h = 0; h < Heads; ++h) {
       const float dot = warp_sum(dots[h]);
-      if (w.lane == h) logits[h * L::kDotStride + i] = dot * scale * units[h];
+      if (w.lane == h) logits[h * L::kDotStride + n] = dot * scale * units[h];
     }
   }
 }

@@ -7,7 +7,7 @@ namespace akv::kernels::cuda::decode {
 
 // A power of two that brings x below 1 in magnitude; 1 for 0.
 AKV_DEVICE float unit_scale(float largest) {
-  return largest == 0.0f ? 1.0f : power_of_two(static_cast<float>(-exponent_above(largest)));
+  return largest == 0.0f ? 1.0f : power_of_two(-exponent_above(largest));
 }
 
 // Column of head n among the eight of an MMA: thread t then has head t, and head t + 4 beside it.

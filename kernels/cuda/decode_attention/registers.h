@@ -88,10 +88,10 @@ struct CodeWords {
   }
 };
 
-// 2^n for a whole n; 0 below the normal numbers, at most 2^127.
-AKV_DEVICE float power_of_two(float n) {
-  const int e = n < -127.0f ? -127 : (n > 127.0f ? 127 : static_cast<int>(n));
-  return e < -126 ? 0.0f : __int_as_float((e + 127) << 23);
+// 2^n; 0 below the normal numbers, at most 2^127.
+AKV_DEVICE float power_of_two(int n) {
+  const int e = n < -127 ? -127 : (n > 127 ? 127 : n);
+  return __int_as_float((e + 127) << 23);
 }
 // The least whole n with x < 2^n, for x >= 0; at least -126.
 AKV_DEVICE int exponent_above(float x) {
@@ -107,6 +107,11 @@ AKV_DEVICE float warp_max(float x) {
 AKV_DEVICE float warp_sum(float x) {
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
+}
+
+// Word i of a unit; i is known when compiling.
+AKV_DEVICE uint32_t word_of(const uint4& x, int i) {
+  return i == 0 ? x.x : (i == 1 ? x.y : (i == 2 ? x.z : x.w));
 }
 
 struct MaxOf {
