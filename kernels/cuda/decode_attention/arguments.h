@@ -77,7 +77,7 @@ struct Layout {
   static constexpr int64_t kShares = kUnitsOfHeads + 96;                      // Shares
   static constexpr int64_t kTotals = kShares + int64_t{Heads} * 48;           // f32 [Heads][4]
   static constexpr int64_t kState = kTotals + int64_t{Heads} * 16;            // PieceState
-  static constexpr int64_t kCompressedBytes = kState + 640;
+  static constexpr int64_t kCompressedBytes = kState + 768;
 
   // Dense pieces: queries [kUnits][2][32] uint4, then what the warps merge.
   static constexpr int64_t kDenseMerge = int64_t{kUnits} * 1024;  // f32 [kWarps][Heads][D]

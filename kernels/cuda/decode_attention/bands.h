@@ -21,11 +21,10 @@ struct Bands {
   static constexpr int kSlowPairs = 16 * kSlow;
 
   // Pairs of powers (0 and 1, 2 and 3) of a slow unit, and those of all before it.
-  static constexpr int powers(int v) { return kUnits >= 4 && 4 * v >= 3 * kUnits ? 1 : 2; }
+  static constexpr int kCubic = kUnits >= 4 ? kUnits / 4 : kSlow;
+  static constexpr int powers(int v) { return v - kFast < kCubic ? 2 : 1; }
   static constexpr int powers_before(int v) {
-    int n = 0;
-    for (int i = kFast; i < v; ++i) n += powers(i);
-    return n;
+    return v - kFast < kCubic ? 2 * (v - kFast) : kCubic + v - kFast;
   }
   static constexpr int kPowers = powers_before(kUnits);
 

@@ -19,8 +19,8 @@ AKV_DEVICE float* partial_of(const KernelArgs& args, int index) {
 // phase to phase and chunk to chunk would take the registers that the angles need.
 template <int D, int Heads>
 AKV_DEVICE Piecework<D, Heads> piecework(const KernelArgs& args, unsigned char* shared) {
-  const int tid = opaque(static_cast<int>(threadIdx.x)), lane = tid % 32;
-  return {&args, shared, tid, tid / 32, lane, lane / 4, lane % 4};
+  const int tid = opaque(static_cast<int>(threadIdx.x));  // never negative: shifts and masks do
+  return {&args, shared, tid, tid >> 5, tid & 31, tid >> 2 & 7, tid & 3};
 }
 
 // The piece's numbers, by one thread.
@@ -37,6 +37,7 @@ AKV_DEVICE void describe_piece(const Piecework<D, Heads>& w, const Piece& piece,
   s.halves = args.halves + halves_of(args, D, piece.row, piece.kv_head);
   s.signs = layer.signs;
   s.q = args.q + (int64_t{piece.row} * args.heads + piece.kv_head * group + first) * D;
+  s.head_dim = D;
   s.heads = part_begin(group, piece.part + 1) - first;
   s.begin = piece.begin;
   s.end = piece.end;
@@ -89,7 +90,7 @@ AKV_DEVICE void sample_scales(const Piecework<D, Heads>& w) {
     const uint32_t n = four ? side.n4 : side.n2;
     if (n == 0) continue;
     const auto index = static_cast<int>(uint64_t{n} * static_cast<uint32_t>(w.tid) / kThreads);
-    largest = fmaxf(largest, fabsf(scale_of(side, four, index)));
+    largest = fmaxf(largest, fabsf(Scales(w.state(), true, four)[index]));
   }
   // Positive floats are in the order of their bits.
   const int bits = __reduce_max_sync(0xffffffffu, __float_as_int(largest));
@@ -129,6 +130,7 @@ AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
   clear_query_fragments(w);
   __syncthreads();
   if (w.tid < 12) describe_arrays(w, w.tid);
+  if (w.tid < 8) describe_stream(state, w.tid);
   judge_rope(w);
   __syncthreads();
   sample_scales(w);

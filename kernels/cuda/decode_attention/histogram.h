@@ -46,33 +46,28 @@ template <int Heads>
 AKV_DEVICE void add_to_bins(const Quad<Heads>& quad, int h, float unit, int32_t* bins) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int count = __float2int_rn(quad.x[h][i] * unit);
-    if (count != 0) atomicAdd(bins + quad.slot(i), count);
+    atomicAdd(bins + quad.slot(i), __float2int_rn(quad.x[h][i] * unit));
   }
 }
 
-// The chunk's weights to the histogram, and the running state of the chunk to come.
+// The chunk's weights to the histogram, and the running state of the chunk to come. Lanes share the
+// heads' steps out.
 template <int D, int Heads>
 AKV_DEVICE void fill_histogram(const Piecework<D, Heads>& w, int parity, bool first,
                                const Quad<Heads>& quad) {
   using L = Layout<D, Heads>;
   constexpr int kEach = Quad<Heads>::kEach;
   const int head = Quad<Heads>::head(w.tid), stride = w.histogram_words();
-  Shares<Heads>& shares = w.shares();
-  float unit[kEach];
-  int shift[kEach], any = 0;
-#pragma unroll
-  for (int h = 0; h < kEach; ++h) {
-    const Step step = step_of(shares, parity, head + h);
-    unit[h] = power_of_two(step.next.fixed);
-    shift[h] = first ? 0 : step.shift;
-    any |= shift[h];
-    if (w.tid % Quad<Heads>::kSiblings == 0) shares.running[parity ^ 1][head + h] = step.next;
+  const int own = head + (w.lane & (kEach - 1));
+  const Step step = step_of(w.shares(), parity, own);
+  if ((w.tid & (Quad<Heads>::kSiblings - 1)) < kEach) {
+    w.shares().running[parity ^ 1][own] = step.next;
   }
-  if (any != 0) {
-#pragma unroll
+  if (!first && __any_sync(0xffffffffu, step.shift != 0)) {
+#pragma unroll 1
     for (int h = 0; h < kEach; ++h) {
-      if (shift[h] != 0) shift_histogram(w, head + h, shift[h]);
+      const int shift = __shfl_sync(0xffffffffu, step.shift, h);
+      if (shift != 0) shift_histogram(w, head + h, shift);
     }
     if (head == 0) {
       named_barrier(1, Quad<Heads>::kSiblings);
@@ -80,13 +75,17 @@ AKV_DEVICE void fill_histogram(const Piecework<D, Heads>& w, int parity, bool fi
       named_barrier(2, Quad<Heads>::kSiblings);
     }
   }
-  int32_t* shared = w.template at<int32_t>(L::kBase);
+  const float own_unit = power_of_two(step.next.fixed);
+  int32_t* shared = w.template at<int32_t>(L::kBase) + head * stride;
+  int32_t* scratch = w.state().histogram + head * stride;
+  const bool resident = w.state().anchors <= w.args->histogram_capacity;
 #pragma unroll
   for (int h = 0; h < kEach; ++h) {
-    if (w.state().anchors <= w.args->histogram_capacity) {
-      add_to_bins(quad, h, unit[h], shared + (head + h) * stride);
+    const float unit = __shfl_sync(0xffffffffu, own_unit, h);
+    if (resident) {
+      add_to_bins(quad, h, unit, shared + h * stride);
     } else {
-      add_to_bins(quad, h, unit[h], w.state().histogram + (head + h) * stride);
+      add_to_bins(quad, h, unit, scratch + h * stride);
     }
   }
 }

@@ -83,9 +83,9 @@ struct TileDots {
   // Angles that no register holds.
   AKV_DEVICE void turn_steep(int v, uint4* a0, uint4* a1) const {
     uint32_t cos[2], sin[2];
-    Angles<D, Heads>::pack(angles4(rope, tile_row, 4 * (4 * v + t)), &cos, &sin);
+    Angles<D, Heads>::pack(angles4(rope, opaque(tile_row), 4 * (4 * v + t)), &cos, &sin);
     turn_unit(cos, sin, a0);
-    Angles<D, Heads>::pack(angles4(rope, tile_row + 8, 4 * (4 * v + t)), &cos, &sin);
+    Angles<D, Heads>::pack(angles4(rope, opaque(tile_row) + 8, 4 * (4 * v + t)), &cos, &sin);
     turn_unit(cos, sin, a1);
   }
   // The dot product of row g + 8 row with head t + 4 block, at position u of the polynomials.
@@ -132,40 +132,45 @@ AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& a
   using L = Layout<D, Heads>;
   const PieceState& s = w.state();
   const KeySlots slots{staged(w, kKeySlots), s.unit_bytes[kKeySlots] == 2};
-  float* dots = w.template at<float>(L::kDots) + w.t * L::kDotStride + 16 * w.warp + w.g;
-  const float* units = w.template at<float>(L::kUnitsOfHeads) + w.t;
+  const bool wide = s.wide != 0, steep = s.steep != 0;
   const int row = 16 * w.warp + w.g;
+  float* dots = w.template at<float>(L::kDots) + w.t * L::kDotStride + row;
+  float unit[Heads / 4];
+#pragma unroll
+  for (int block = 0; block < Heads / 4; ++block) {
+    unit[block] = w.template at<float>(L::kUnitsOfHeads)[4 * block + w.t];
+  }
   // Positions of the polynomials: from the middle of the tile, or of the chunk, in halves of it.
-  const float each = s.wide != 0 ? 2.0f / kChunk : 2.0f / kTile;
-  float u = s.wide != 0 ? static_cast<float>(row - kChunk / 2) * each
-                        : static_cast<float>(row - kTile / 2) * each;
-  const int last = (s.end - base - 16 * w.warp + kTile - 1) / kTile;  // tiles with tokens of ours
+  const float each = wide ? 2.0f / kChunk : 2.0f / kTile;
+  float u = static_cast<float>(row - (wide ? kChunk / 2 : kTile / 2)) * each;
+  const float u_step = wide ? kTile * each : 0.0f;
+  const int q_step = wide ? 0 : L::kSlowFragmentsOfTile;
+  const uint4* fast_q = w.template at<uint4>(L::kQueryFragments) + w.lane;
+  const uint4* slow_q = w.template at<uint4>(L::kSlowFragments) + w.lane;
+  const int held = s.end - base;
 #pragma unroll 1
-  for (int tile = 0; tile < kChunk / kTile && tile < last; ++tile) {
-    const int first = tile * kTile + 16 * w.warp + w.g;
+  for (int n = row; n < kChunk && n - w.g < held; n += kTile) {
     const uint4* rows = Resident ? w.rows() : s.halves;
-    TileDots<D, Heads, Resident> d{
-        angles,
-        w.args->rope,
-        s.steep != 0,
-        row,
-        w.t,
-        rows + slots[first] * (D / 8),
-        rows + slots[first + 8] * (D / 8),
-        w.template at<uint4>(L::kQueryFragments) + tile * L::kFastFragments,
-        w.template at<uint4>(L::kSlowFragments),
-        (w.g & 1) * 4};
-    if (s.wide == 0) d.slow_q += tile * L::kSlowFragmentsOfTile;
-    d.fast_q += w.lane;
-    d.slow_q += w.lane;
+    TileDots<D, Heads, Resident> d{angles,
+                                   w.args->rope,
+                                   steep,
+                                   row,
+                                   w.t,
+                                   rows + slots[n] * (D / 8),
+                                   rows + slots[n + 8] * (D / 8),
+                                   fast_q,
+                                   slow_q,
+                                   (w.g & 1) * 4};
     tile_dots(d);
 #pragma unroll
     for (int block = 0; block < Heads / 4; ++block) {
       float* out = dots + 4 * block * L::kDotStride;
-      out[0] = d.sum(0, block, u) * units[4 * block];
-      out[8] = d.sum(1, block, u + 8 * each) * units[4 * block];
+      out[0] = d.sum(0, block, u) * unit[block];
+      out[8] = d.sum(1, block, u + 8 * each) * unit[block];
     }
-    if (s.wide != 0) u += kTile * each;
+    u += u_step;
+    fast_q += L::kFastFragments;
+    slow_q += q_step;
     dots += kTile;
   }
 }
@@ -269,6 +274,7 @@ AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
     const int begin = four ? r.four0 : r.two0, end = four ? r.four1 : r.two1;
     const KeyGroup group{CodeWords(four ? side.codes4 : side.codes2),
                          first * (four ? D / 8 : D / 16), n - first < 16 ? n - first : 16};
+    const Scales scales(w.state(), false, four);
     GroupDots<Heads> dots;
     if (four) {
       group_dots4(w, group, &dots);
@@ -279,7 +285,7 @@ AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
     for (int row = 0; row < 2; ++row) {
       const int index = first + w.g + 8 * row;
       if (index < begin || index >= end) continue;
-      const float scale = scale_of(side, four, index);
+      const float scale = scales[index];
       float* out = logits + list[key_list(r, four, index)];
 #pragma unroll
       for (int block = 0; block < Heads / 4; ++block) {
@@ -340,7 +346,7 @@ AKV_DEVICE void turned_key_residuals(const Piecework<D, Heads>& w, const Range& 
     const int n = list[key_list(r, four, index)];
     float dots[Heads] = {};
     turned_residual(w, four, index, base + n, dots);
-    const float scale = scale_of(w.state().head.key, four, index);
+    const float scale = Scales(w.state(), false, four)[index];
 #pragma unroll
     for (int h = 0; h < Heads; ++h) {
       const float dot = warp_sum(dots[h]);

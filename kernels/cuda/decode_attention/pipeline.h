@@ -38,53 +38,59 @@ AKV_DEVICE void describe_arrays(const Piecework<D, Heads>& w, int i) {
   s.staged[i] = w.raw_offset(i) + static_cast<int32_t>(reinterpret_cast<uintptr_t>(p) & 15);
 }
 
-// Starts the copies of the chunk at `base`: 16-byte blocks that enclose each array's part.
+// Starts the copies of the chunk at `base`: 16-byte blocks that enclose each array's part. Four
+// warps have an array of tokens each, half warps one of masks or counts.
 template <int D, int Heads>
 AKV_DEVICE void stage_chunk(const Piecework<D, Heads>& w, int base) {
-  const int last = w.state().end < w.state().prefix ? w.state().end : w.state().prefix;
-  const int tokens = last - base < kChunk ? last - base : kChunk;
+  static_assert(kChunk * 2 <= 2 * 32 * 16 && kWarps == 8);
   const PieceState& s = w.state();
-  for (int item = w.warp; item < 12 && tokens > 0; item += kWarps) {
-    const uint8_t* source = s.source[item];
-    if (source == nullptr) continue;
-    const int units = item < kKeyMask ? tokens : (tokens + 63) / 64;
-    const int first = item < kKeyMask ? base : base / 64;
-    source += int64_t{first} * s.unit_bytes[item];
+  const int last = s.end < s.prefix ? s.end : s.prefix;
+  const int tokens = last - base < kChunk ? last - base : kChunk;
+  const bool masks = w.warp >= 4;
+  const int item = masks ? kKeyMask + 2 * (w.warp - 4) + (w.lane >> 4) : w.warp;
+  const uint8_t* source = s.source[item];
+  if (source != nullptr && tokens > 0) {
+    const int unit = s.unit_bytes[item];
+    source += int64_t{masks ? base >> 6 : base} * unit;
     const int into = static_cast<int>(reinterpret_cast<uintptr_t>(source) & 15);
-    const int bytes = into + units * s.unit_bytes[item];
-    for (int i = w.lane * 16; i < bytes; i += 32 * 16) {
-      cp_async<16>(w.shared + w.raw_offset(item) + i, source - into + i);
-    }
+    const int bytes = into + (masks ? (tokens + 63) >> 6 : tokens) * unit;
+    unsigned char* to = w.shared + w.raw_offset(item);
+    source -= into;
+    const int first = (masks ? w.lane & 15 : w.lane) * 16;
+    if (first < bytes) cp_async<16>(to + first, source + first);
+    if (first + 512 < bytes) cp_async<16>(to + first + 512, source + first + 512);
+    if (first + 1024 < bytes) cp_async<16>(to + first + 1024, source + first + 1024);
   }
   cp_async_commit();
 }
 
+// Stream i: bit 0 values or keys, bit 1 the 4-bit or the 2-bit class, bit 2 scales or codes.
+AKV_DEVICE void describe_stream(PieceState& s, int i) {
+  const CompressedSideView& side = (i & 1) != 0 ? s.head.value : s.head.key;
+  const bool four = (i & 2) != 0;
+  const int row = s.head_dim / (four ? 2 : 4);
+  const float* wide = four ? side.scale4_f32 : side.scale2_f32;
+  const bf16* narrow = four ? side.scale4_bf16 : side.scale2_bf16;
+  const void* scales = wide != nullptr ? static_cast<const void*>(wide) : narrow;
+  const uint8_t* codes = four ? side.codes4 : side.codes2;
+  s.stream[i] = (i & 4) != 0 ? static_cast<const uint8_t*>(scales) : codes;
+  s.stream_bytes[i] = (i & 4) == 0 ? row : (wide != nullptr ? 4 : 2);
+}
+
 // Codes and scales are read where they lie: their next lines are called to L2 a chunk ahead, as
-// many as this chunk has. A warp takes codes or scales of one width class of one side.
+// many as this chunk has. A warp takes a stream.
 template <int D, int Heads>
 AKV_DEVICE void prefetch_residuals(const Piecework<D, Heads>& w) {
   const PieceState& s = w.state();
-  const bool values = (w.warp & 1) != 0, four = (w.warp & 2) != 0, scales = (w.warp & 4) != 0;
+  const bool values = (w.warp & 1) != 0, four = (w.warp & 2) != 0;
   const CompressedSideView& side = values ? s.head.value : s.head.key;
   const Range& r = s.ranges[values ? 1 : 0];
   const int first = four ? r.four1 : r.two1, count = first - (four ? r.four0 : r.two0);
-  const int n = static_cast<int>(four ? side.n4 : side.n2);
-  const int last = first + count < n ? first + count : n;
-  const void* base = four ? side.codes4 : side.codes2;
-  int64_t bytes = four ? D / 2 : D / 4;
-  if (scales) {
-    const bool narrow = side.scale2_bf16 != nullptr || side.scale4_bf16 != nullptr;
-    bytes = narrow ? 2 : 4;
-    if (narrow) {
-      base = four ? side.scale4_bf16 : side.scale2_bf16;
-    } else {
-      base = four ? side.scale4_f32 : side.scale2_f32;
-    }
-  }
-  const auto* from = static_cast<const uint8_t*>(base);
-  for (int64_t i = first * bytes + w.lane * 128; i < last * bytes; i += 32 * 128) {
-    prefetch_l2(from + i);
-  }
+  const int n = static_cast<int>(four ? side.n4 : side.n2), bytes = s.stream_bytes[w.warp];
+  const int rest = (count < n - first ? count : n - first) * bytes;
+  const uint8_t* from = s.stream[w.warp] + int64_t{first} * bytes;
+#pragma unroll 1
+  for (int i = w.lane * 128; i < rest; i += 32 * 128) prefetch_l2(from + i);
 }
 
 // One array of the staged chunk; of masks and counts only where the head has them.
@@ -146,12 +152,19 @@ AKV_DEVICE void load_slots(const Piecework<D, Heads>& w, int item, int n, int (&
   }
 }
 
-AKV_DEVICE float scale_of(const CompressedSideView& side, bool four_bits, int index) {
-  const bf16* narrow = four_bits ? side.scale4_bf16 : side.scale2_bf16;
-  const float* wide = four_bits ? side.scale4_f32 : side.scale2_f32;
-  if (wide != nullptr) return __ldg(wide + index);
-  return low_bf16(__ldg(reinterpret_cast<const uint16_t*>(narrow) + index));
-}
+// The scales of one class of one side.
+struct Scales {
+  const uint8_t* array;
+  bool wide;
+
+  AKV_DEVICE Scales(const PieceState& s, bool values, bool four)
+      : array(s.stream[4 + (four ? 2 : 0) + (values ? 1 : 0)]),
+        wide(s.stream_bytes[4 + (four ? 2 : 0) + (values ? 1 : 0)] == 4) {}
+  AKV_DEVICE float operator[](int index) const {
+    if (wide) return __ldg(reinterpret_cast<const float*>(array) + index);
+    return low_bf16(__ldg(reinterpret_cast<const uint16_t*>(array) + index));
+  }
+};
 
 // Lists of a chunk's residuals in stream order: which token. Those of keys share an array, 4-bit
 // ones from its end. Those of values begin where their stream has a group of 16, and are filled up

@@ -84,7 +84,18 @@ struct CodeWords {
     next = shift == 0 ? 0 : 1;
   }
   AKV_DEVICE uint32_t load(int index) const {
-    return __funnelshift_r(__ldg(words + index), __ldg(words + index + next), shift);
+    const uint32_t word = __ldg(words + index);
+    return next == 0 ? word : __funnelshift_r(word, __ldg(words + index + 1), shift);
+  }
+  // Four words at once: streams are mostly aligned.
+  AKV_DEVICE void load4(const int (&index)[4], uint32_t (&x)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = __ldg(words + index[i]);
+    if (next == 0) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = __funnelshift_r(x[i], __ldg(words + index[i] + 1), shift);
+    }
   }
 };
 

@@ -18,8 +18,8 @@ struct Quad {
   float value_gamma[4];
   uint32_t slots[2];  // of the values, u16
 
-  AKV_DEVICE static int token(int tid) { return tid % kSiblings * 4; }
-  AKV_DEVICE static int head(int tid) { return tid / kSiblings * kEach; }
+  AKV_DEVICE static int token(int tid) { return (tid & (kSiblings - 1)) * 4; }
+  AKV_DEVICE static int head(int tid) { return tid >= kSiblings ? kEach : 0; }
   AKV_DEVICE int slot(int i) const {
     return static_cast<int>(i % 2 == 0 ? slots[i / 2] & 0xffffu : slots[i / 2] >> 16);
   }

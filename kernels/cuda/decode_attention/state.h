@@ -22,12 +22,15 @@ struct PieceState {
   const uint8_t* source[12];  // arrays of the head, by RawItem
   int32_t unit_bytes[12];     // per token, or per word of 64
   int32_t staged[12];         // where a chunk's part begins in shared memory
+  const uint8_t* stream[8];   // codes and scales, by describe_stream
+  int32_t stream_bytes[8];    // of a residual there
   Range ranges[2];            // of the chunk: keys, values
   int32_t* histogram;         // [Heads][histogram_stride(k)]
   const uint4* halves;        // the keys' anchors, where rows() does not hold them
   const float* signs;
   const float* q;  // of the part's first head
-  int32_t heads;   // of the part
+  int32_t head_dim;
+  int32_t heads;  // of the part
   int32_t begin, end;
   int32_t prefix, anchors, window;
   int32_t post;           // domain of the key residuals
@@ -37,7 +40,7 @@ struct PieceState {
   int32_t largest_scale;  // in a sample of the value residuals, the float's bits
   int32_t wide;           // its slow pairs are slow enough for a chunk
 };
-static_assert(sizeof(PieceState) <= 640);
+static_assert(sizeof(PieceState) <= 768);
 static_assert(sizeof(CompressedHeadView) % 4 == 0);
 
 // Softmax so far of a head. Peaks are whole numbers in base 2: weights are 2^(logit - peak).

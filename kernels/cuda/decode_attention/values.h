@@ -46,17 +46,15 @@ AKV_DEVICE float to_half_range(float x) { return fminf(fmaxf(x, -65504.0f), 6550
 
 // The weights times scales of the group as B operand: column g is head g % Heads.
 template <int D, int Heads>
-AKV_DEVICE void group_weights(const Piecework<D, Heads>& w, const CompressedSideView& side,
-                              bool four, const ValueGroup& group, const uint16_t* list,
-                              uint32_t (&b)[2]) {
+AKV_DEVICE void group_weights(const Piecework<D, Heads>& w, float unit, const Scales& scales,
+                              const ValueGroup& group, const uint16_t* list, uint32_t (&b)[2]) {
   using L = Layout<D, Heads>;
   const float* weights = w.template at<float>(L::kDots) + w.g % Heads * L::kDotStride;
-  const float unit = weight_unit(w.state());
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t two = *reinterpret_cast<const uint32_t*>(list + 2 * w.t + 8 * i);
-    const float x = weights[two & 0xffffu] * scale_of(side, four, group.row[2 * i]);
-    const float y = weights[two >> 16] * scale_of(side, four, group.row[2 * i + 1]);
+    const float x = weights[two & 0xffffu] * scales[group.row[2 * i]];
+    const float y = weights[two >> 16] * scales[group.row[2 * i + 1]];
     b[i] = pack_half2(to_half_range(x * unit), to_half_range(y * unit));
   }
 }
@@ -71,8 +69,9 @@ AKV_DEVICE void add_group2(const ValueGroup& group, int g, const uint32_t (&b)[2
   for (int p = 0; p < T::kPasses; ++p) {
     const int word = 8 * p + g < T::kWords ? 8 * p + g : 0;
     uint32_t x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = group.codes.load(group.row[i] * T::kWords + word);
+    const int index[4] = {group.row[0] * T::kWords + word, group.row[1] * T::kWords + word,
+                          group.row[2] * T::kWords + word, group.row[3] * T::kWords + word};
+    group.codes.load4(index, x);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {  // bytes 0 and 2, or 1 and 3; even or odd codes
       const uint32_t select = e / 2 == 0 ? 0x6240u : 0x7351u;
@@ -125,6 +124,7 @@ AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
   using L = Layout<D, Heads>;
   const CompressedSideView& side = w.state().head.value;
   const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
+  const float unit = weight_unit(w.state());
   const int groups2 = r.two1 > r.two0 ? (r.two1 + 15) / 16 - r.two0 / 16 : 0;
   const int groups4 = r.four1 > r.four0 ? (r.four1 + 15) / 16 - r.four0 / 16 : 0;
 #pragma unroll 1
@@ -136,7 +136,7 @@ AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
                            static_cast<int>(four ? side.n4 : side.n2), w.t);
     const uint16_t* list = w.template at<uint16_t>(four ? L::kValueList4 : L::kValueList2);
     uint32_t b[2];
-    group_weights(w, side, four, group, list + 16 * k, b);
+    group_weights(w, unit, Scales(w.state(), true, four), group, list + 16 * k, b);
     if (four) {
       add_group4<D>(group, w.g, levels, b, z);
     } else {
