@@ -175,15 +175,19 @@ AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& a
   }
 }
 
-// A group of 16 key residuals (the last one of a stream has fewer), word by word side by side.
+// A group of 16 key residuals (the last one of a stream has fewer), word by word side by side. Rows
+// that are not there repeat the last one, and nobody reads their sums; words beyond the row repeat
+// word 0, their queries are zero.
 struct KeyGroup {
   CodeWords codes;
   int first;  // word of the stream
   int members;
 
+  AKV_DEVICE int index(int r, int word, int words) const {
+    return first + (word < words ? word : 0) * members + (r < members ? r : members - 1);
+  }
   AKV_DEVICE uint32_t load(int r, int word, int words) const {
-    if (r >= members || word >= words) return 0;
-    return codes.load(first + word * members + r);
+    return codes.load(index(r, word, words));
   }
 };
 
@@ -264,12 +268,12 @@ AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
   const float* units = w.template at<float>(L::kUnitsOfHeads) + 8 + w.t;
   float* logits = w.template at<float>(L::kResiduals) + w.t * L::kDotStride;
   const uint16_t* list = w.template at<uint16_t>(L::kKeyList);
-  const int groups2 = r.two1 > r.two0 ? (r.two1 + 15) / 16 - r.two0 / 16 : 0;
-  const int groups4 = r.four1 > r.four0 ? (r.four1 + 15) / 16 - r.four0 / 16 : 0;
+  const int groups2 = groups_of(r.two0, r.two1);
+  const int groups4 = groups_of(r.four0, r.four1);
 #pragma unroll 1
   for (int i = w.warp; i < groups2 + groups4; i += kWarps) {
     const bool four = i >= groups2;
-    const int first = four ? (r.four0 / 16 + i - groups2) * 16 : (r.two0 / 16 + i) * 16;
+    const int first = ((four ? (r.four0 >> 4) - groups2 : r.two0 >> 4) + i) * 16;
     const int n = static_cast<int>(four ? side.n4 : side.n2);
     const int begin = four ? r.four0 : r.two0, end = four ? r.four1 : r.two1;
     const KeyGroup group{CodeWords(four ? side.codes4 : side.codes2),

@@ -39,27 +39,26 @@ AKV_DEVICE void describe_arrays(const Piecework<D, Heads>& w, int i) {
 }
 
 // Starts the copies of the chunk at `base`: 16-byte blocks that enclose each array's part. Four
-// warps have an array of tokens each, half warps one of masks or counts.
+// warps have an array of tokens each, two have four arrays of masks or counts, 8 lanes for each.
 template <int D, int Heads>
 AKV_DEVICE void stage_chunk(const Piecework<D, Heads>& w, int base) {
-  static_assert(kChunk * 2 <= 2 * 32 * 16 && kWarps == 8);
+  static_assert(kChunk * 2 <= 2 * 32 * 16 && kChunk / 64 * 8 + 16 <= 8 * 16 && kWarps >= 6);
   const PieceState& s = w.state();
   const int last = s.end < s.prefix ? s.end : s.prefix;
   const int tokens = last - base < kChunk ? last - base : kChunk;
   const bool masks = w.warp >= 4;
-  const int item = masks ? kKeyMask + 2 * (w.warp - 4) + (w.lane >> 4) : w.warp;
-  const uint8_t* source = s.source[item];
-  if (source != nullptr && tokens > 0) {
+  const int item = masks ? kKeyMask + 4 * (w.warp - 4) + (w.lane >> 3) : w.warp;
+  if (w.warp < 6 && tokens > 0 && s.source[item] != nullptr) {
     const int unit = s.unit_bytes[item];
-    source += int64_t{masks ? base >> 6 : base} * unit;
+    const uint8_t* source = s.source[item] + int64_t{masks ? base >> 6 : base} * unit;
     const int into = static_cast<int>(reinterpret_cast<uintptr_t>(source) & 15);
     const int bytes = into + (masks ? (tokens + 63) >> 6 : tokens) * unit;
-    unsigned char* to = w.shared + w.raw_offset(item);
-    source -= into;
-    const int first = (masks ? w.lane & 15 : w.lane) * 16;
-    if (first < bytes) cp_async<16>(to + first, source + first);
-    if (first + 512 < bytes) cp_async<16>(to + first + 512, source + first + 512);
-    if (first + 1024 < bytes) cp_async<16>(to + first + 1024, source + first + 1024);
+    const int first = (masks ? w.lane & 7 : w.lane) * 16;
+    unsigned char* to = w.shared + w.raw_offset(item) + first;
+    source += first - into;
+    if (first < bytes) cp_async<16>(to, source);
+    if (!masks && first + 512 < bytes) cp_async<16>(to + 512, source + 512);
+    if (!masks && first + 1024 < bytes) cp_async<16>(to + 1024, source + 1024);
   }
   cp_async_commit();
 }
@@ -78,19 +77,22 @@ AKV_DEVICE void describe_stream(PieceState& s, int i) {
 }
 
 // Codes and scales are read where they lie: their next lines are called to L2 a chunk ahead, as
-// many as this chunk has. A warp takes a stream.
+// many as this chunk has. The two warps that stage nothing have four streams each, 8 lanes for one.
 template <int D, int Heads>
 AKV_DEVICE void prefetch_residuals(const Piecework<D, Heads>& w) {
+  static_assert(kWarps == 8);
+  if (w.warp < 6) return;
   const PieceState& s = w.state();
-  const bool values = (w.warp & 1) != 0, four = (w.warp & 2) != 0;
+  const int stream = 4 * (w.warp - 6) + (w.lane >> 3);
+  const bool values = (stream & 1) != 0, four = (stream & 2) != 0;
   const CompressedSideView& side = values ? s.head.value : s.head.key;
   const Range& r = s.ranges[values ? 1 : 0];
   const int first = four ? r.four1 : r.two1, count = first - (four ? r.four0 : r.two0);
-  const int n = static_cast<int>(four ? side.n4 : side.n2), bytes = s.stream_bytes[w.warp];
+  const int n = static_cast<int>(four ? side.n4 : side.n2), bytes = s.stream_bytes[stream];
   const int rest = (count < n - first ? count : n - first) * bytes;
-  const uint8_t* from = s.stream[w.warp] + int64_t{first} * bytes;
+  const uint8_t* from = s.stream[stream] + int64_t{first} * bytes;
 #pragma unroll 1
-  for (int i = w.lane * 128; i < rest; i += 32 * 128) prefetch_l2(from + i);
+  for (int i = (w.lane & 7) * 128; i < rest; i += 8 * 128) prefetch_l2(from + i);
 }
 
 // One array of the staged chunk; of masks and counts only where the head has them.
@@ -164,7 +166,24 @@ struct Scales {
     if (wide) return __ldg(reinterpret_cast<const float*>(array) + index);
     return low_bf16(__ldg(reinterpret_cast<const uint16_t*>(array) + index));
   }
+  template <int N>
+  AKV_DEVICE void load(const int (&index)[N], float (&x)[N]) const {
+    if (wide) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[i] = __ldg(reinterpret_cast<const float*>(array) + index[i]);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      x[i] = low_bf16(__ldg(reinterpret_cast<const uint16_t*>(array) + index[i]));
+    }
+  }
 };
+
+// Groups of 16 that the residuals [begin, end) of a stream touch.
+AKV_DEVICE int groups_of(int begin, int end) {
+  return end > begin ? ((end + 15) >> 4) - (begin >> 4) : 0;
+}
 
 // Lists of a chunk's residuals in stream order: which token. Those of keys share an array, 4-bit
 // ones from its end. Those of values begin where their stream has a group of 16, and are filled up

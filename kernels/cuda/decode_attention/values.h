@@ -50,11 +50,13 @@ AKV_DEVICE void group_weights(const Piecework<D, Heads>& w, float unit, const Sc
                               const ValueGroup& group, const uint16_t* list, uint32_t (&b)[2]) {
   using L = Layout<D, Heads>;
   const float* weights = w.template at<float>(L::kDots) + w.g % Heads * L::kDotStride;
+  float scale[4];
+  scales.load(group.row, scale);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t two = *reinterpret_cast<const uint32_t*>(list + 2 * w.t + 8 * i);
-    const float x = weights[two & 0xffffu] * scales[group.row[2 * i]];
-    const float y = weights[two >> 16] * scales[group.row[2 * i + 1]];
+    const float x = weights[two & 0xffffu] * scale[2 * i];
+    const float y = weights[two >> 16] * scale[2 * i + 1];
     b[i] = pack_half2(to_half_range(x * unit), to_half_range(y * unit));
   }
 }
@@ -125,13 +127,13 @@ AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
   const CompressedSideView& side = w.state().head.value;
   const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
   const float unit = weight_unit(w.state());
-  const int groups2 = r.two1 > r.two0 ? (r.two1 + 15) / 16 - r.two0 / 16 : 0;
-  const int groups4 = r.four1 > r.four0 ? (r.four1 + 15) / 16 - r.four0 / 16 : 0;
+  const int groups2 = groups_of(r.two0, r.two1);
+  const int groups4 = groups_of(r.four0, r.four1);
 #pragma unroll 1
   for (int i = w.warp; i < groups2 + groups4; i += kWarps) {
     const bool four = i >= groups2;
     const int k = four ? i - groups2 : i;
-    const int first = ((four ? r.four0 : r.two0) / 16 + k) * 16;
+    const int first = (((four ? r.four0 : r.two0) >> 4) + k) * 16;
     const ValueGroup group(four ? side.codes4 : side.codes2, first,
                            static_cast<int>(four ? side.n4 : side.n2), w.t);
     const uint16_t* list = w.template at<uint16_t>(four ? L::kValueList4 : L::kValueList2);
