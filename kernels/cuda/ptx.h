@@ -198,6 +198,13 @@ __device__ __forceinline__ int opaque(int x) {
   return x;
 }
 
+// threadIdx.x, asked for anew: a kernel that is short of registers keeps none for it.
+__device__ __forceinline__ int thread_index() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 // Asks for the 128 bytes around an address of global memory to come to L2.
 __device__ __forceinline__ void prefetch_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
@@ -211,6 +218,7 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
 #else
 
 inline int opaque(int x) { return x; }
+inline int thread_index() { return static_cast<int>(threadIdx.x); }
 inline void prefetch_l2(const void*) {}
 
 using cuda_shim::cp_async;

@@ -76,7 +76,8 @@ struct Layout {
   static constexpr int64_t kUnitsOfHeads = kLevels + 64;                      // f32 [3][8]
   static constexpr int64_t kShares = kUnitsOfHeads + 96;                      // Shares
   static constexpr int64_t kTotals = kShares + int64_t{Heads} * 48;           // f32 [Heads][4]
-  static constexpr int64_t kState = kTotals + int64_t{Heads} * 16;            // PieceState
+  static constexpr int64_t kSums = kTotals + int64_t{Heads} * 16;  // f32 [kThreads][Heads / 2]
+  static constexpr int64_t kState = kSums + int64_t{Heads} / 2 * kThreads * 4;  // PieceState
   static constexpr int64_t kCompressedBytes = kState + 768;
 
   // Dense pieces: queries [kUnits][2][32] uint4, then what the warps merge.
@@ -88,6 +89,7 @@ struct Layout {
   // What outlives a piece, out of a dense piece's reach: whose anchors lie here, the histogram, the
   // anchors.
   static constexpr int64_t kStaged = round16(larger(kCompressedBytes, kDenseBytes));
+  static constexpr int64_t kEnd = kStaged + 8;  // i32, of the block's pieces
   static constexpr int64_t kBase = kStaged + 16;
 
   static_assert(Heads * kDotStride >= kWarps * D);  // room for U q

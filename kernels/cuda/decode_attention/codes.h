@@ -37,7 +37,7 @@ AKV_DEVICE uint32_t level_word(int i) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) level = k == magnitude ? kLevels[k] : level;
   if (i < 8) level = -level;
-  return pack_half2(level, level / kValueUnit);
+  return pack_half2(level, level * (1.0f / kValueUnit));
 }
 
 }  // namespace akv::kernels::cuda::decode

@@ -19,14 +19,14 @@ AKV_DEVICE float* partial_of(const KernelArgs& args, int index) {
 // phase to phase and chunk to chunk would take the registers that the angles need.
 template <int D, int Heads>
 AKV_DEVICE Piecework<D, Heads> piecework(const KernelArgs& args, unsigned char* shared) {
-  const int tid = opaque(static_cast<int>(threadIdx.x));  // never negative: shifts and masks do
+  const int tid = thread_index();  // never negative: shifts and masks do
   return {&args, shared, tid, tid >> 5, tid & 31, tid >> 2 & 7, tid & 3};
 }
 
 // The piece's numbers, by one thread.
 template <int D, int Heads>
 AKV_DEVICE void describe_piece(const Piecework<D, Heads>& w, const Piece& piece,
-                               const CompressedLayerView& layer) {
+                               const CompressedLayerView& layer, int index) {
   const KernelArgs& args = *w.args;
   const int group = args.heads / args.kv_heads, first = part_begin(group, piece.part);
   PieceState& s = w.state();
@@ -39,6 +39,7 @@ AKV_DEVICE void describe_piece(const Piecework<D, Heads>& w, const Piece& piece,
   s.q = args.q + (int64_t{piece.row} * args.heads + piece.kv_head * group + first) * D;
   s.head_dim = D;
   s.heads = part_begin(group, piece.part + 1) - first;
+  s.index = index;
   s.begin = piece.begin;
   s.end = piece.end;
   s.prefix = layer.prefix;
@@ -53,13 +54,27 @@ AKV_DEVICE void describe_piece(const Piecework<D, Heads>& w, const Piece& piece,
   *staged = s.resident != 0 ? anchors : nullptr;
 }
 
+// Copies the anchors to shared memory as halves; rows that are turned as a whole and aligned, as
+// records have them, without asking at each unit.
 template <int D, int Heads>
 AKV_DEVICE void stage_anchors(const Piecework<D, Heads>& w) {
+  constexpr unsigned kUnits = D / 8;
   const bf16* anchors = w.state().head.key.anchors;
   const int align = alignment(anchors);
+  const PairOrder order = w.order();
+  const unsigned count = static_cast<unsigned>(w.state().anchors) * kUnits;
+  const auto copy = [&](auto unit_of_row) {
 #pragma unroll 2
-  for (int i = w.tid; i < w.state().anchors * (D / 8); i += kThreads) {
-    w.rows()[i] = anchor_unit<D>(anchors + int64_t{i / (D / 8)} * D, i % (D / 8), w.order(), align);
+    for (unsigned i = static_cast<unsigned>(w.tid); i < count; i += kThreads) {
+      w.rows()[i] = unit_of_row(anchors + i / kUnits * D, static_cast<int>(i % kUnits));
+    }
+  };
+  if (2 * order.half != D || align < 16) {
+    copy([&](const bf16* row, int u) { return anchor_unit<D>(row, u, order, align); });
+  } else if (order.interleaved) {
+    copy([&](const bf16* row, int u) { return anchor_unit<D>(row, u, {D / 2, true}, 16); });
+  } else {
+    copy([&](const bf16* row, int u) { return anchor_unit<D>(row, u, {D / 2, false}, 16); });
   }
 }
 
@@ -106,19 +121,23 @@ AKV_DEVICE void clear_shares(const Piecework<D, Heads>& w) {
   auto* residuals = w.template at<float>(L::kResiduals);
   for (int i = w.tid; i < Heads * L::kDotStride; i += kThreads) residuals[i] = 0.0f;
   w.template at<float>(L::kGammas)[w.tid] = log8_value(w.tid);
+  auto* sums = w.template at<float>(L::kSums);
+  for (int i = w.tid; i < Heads / 2 * kThreads; i += kThreads) sums[i] = 0.0f;
   if (w.tid >= Heads) return;
   shares.peak[w.tid] = kNever;
   shares.large[w.tid] = 0;
   shares.mass[0][w.tid] = 0;
   shares.mass[1][w.tid] = 0;
   shares.running[0][w.tid] = {kNever, 0.0f, 0, 0};
+  shares.running[1][w.tid] = {kNever, 0.0f, 0, 0};
 }
 
 // Head view, tables and first chunk; then queries and anchors. Ends with a barrier due.
 template <int D, int Heads>
-AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
-                            const CompressedLayerView& layer) {
+AKV_DEVICE void begin_piece(const KernelArgs& args, unsigned char* shared, const Piece& piece,
+                            const CompressedLayerView& layer, int index) {
   using L = Layout<D, Heads>;
+  Piecework<D, Heads> w = piecework<D, Heads>(args, shared);
   PieceState& state = w.state();
   const auto* words = reinterpret_cast<const uint32_t*>(layer.heads + piece.kv_head);
   auto* copy = reinterpret_cast<uint32_t*>(&state.head);
@@ -126,27 +145,32 @@ AKV_DEVICE void begin_piece(const Piecework<D, Heads>& w, const Piece& piece,
     copy[i] = __ldg(words + i);
   }
   if (w.tid < 16) w.template at<uint32_t>(L::kLevels)[w.tid] = level_word(w.tid);
-  if (w.tid == kThreads - 1) describe_piece(w, piece, layer);
+  if (w.tid == kThreads - 1) describe_piece(w, piece, layer, index);
+  w = piecework<D, Heads>(args, shared);
   clear_query_fragments(w);
   __syncthreads();
+  w = piecework<D, Heads>(args, shared);
   if (w.tid < 12) describe_arrays(w, w.tid);
   if (w.tid < 8) describe_stream(state, w.tid);
   judge_rope(w);
   __syncthreads();
+  w = piecework<D, Heads>(args, shared);
   sample_scales(w);
   write_slow_series(w);
+  w = piecework<D, Heads>(args, shared);
   clear_shares(w);
   stage_chunk(w, w.state().begin);
+  w = piecework<D, Heads>(args, shared);
   load_queries(w);
+  w = piecework<D, Heads>(args, shared);
   if (state.stale != 0) stage_anchors(w);
 }
 
 // The partial result: peak, sum, then histogram times anchors and the residuals' sum.
 template <int D, int Heads>
-AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, int parity,
-                             const float (&total)[Quad<Heads>::kEach],
-                             float (&z)[ResidualTiles<D>::kTiles][4], float* partial) {
-  join_totals(w, total);
+AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, float (&z)[ResidualTiles<D>::kTiles][4],
+                             float* partial) {
+  join_totals(w);
   join_warps(w, z);
   write_tiles<ResidualTiles<D>>(w, z, kValueUnit / weight_unit(w.state()), partial + 2 + D);
   if (w.tid < w.state().heads) {
@@ -158,7 +182,7 @@ AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, int parity,
   float o[AnchorTiles<D>::kTiles][4] = {};
   histogram_times_anchors(w, o);
   join_warps(w, o);
-  finish_bins(w, parity, o);
+  finish_bins(w, parity_of(w.state().end - 1) ^ 1, o);
   write_tiles<AnchorTiles<D>>(w, o, 1.0f, partial + 2);
 }
 
@@ -179,7 +203,9 @@ AKV_DEVICE void prepare_chunk(const Piecework<D, Heads>& w, int base) {
 
 template <int D, int Heads>
 AKV_DEVICE void key_logits(const Piecework<D, Heads>& w, const Angles<D, Heads>& angles, int base) {
-  if (w.state().resident != 0) {
+  if (w.state().steep != 0) {
+    steep_key_dots(w, base);
+  } else if (w.state().resident != 0) {
     key_dots<true>(w, angles, base);
   } else {
     key_dots<false>(w, angles, base);
@@ -191,18 +217,17 @@ AKV_DEVICE void key_logits(const Piecework<D, Heads>& w, const Angles<D, Heads>&
   }
 }
 
+// Returns `index`, from where it lay meanwhile: registers are short.
 template <int D, int Heads>
-AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, const Piece& piece,
-                               const CompressedLayerView& layer, int index) {
+AKV_DEVICE int run_compressed(const KernelArgs& args, unsigned char* shared, const Piece& piece,
+                              const CompressedLayerView& layer, int index) {
+  begin_piece<D, Heads>(args, shared, piece, layer, index);
   Piecework<D, Heads> w = piecework<D, Heads>(args, shared);
-  begin_piece(w, piece, layer);
   Angles<D, Heads> angles;
   angles.load(args.rope, 16 * w.warp + w.g, w.t);
   float z[ResidualTiles<D>::kTiles][4] = {};
-  float total[Quad<Heads>::kEach] = {};
-  int parity = 0;
 #pragma unroll 1
-  for (int base = piece.begin; base < w.state().end; base += kChunk, parity ^= 1) {
+  for (int base = w.state().begin; base < w.state().end; base += kChunk) {
     cp_async_wait<0>();
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
@@ -212,23 +237,24 @@ AKV_DEVICE void run_compressed(const KernelArgs& args, unsigned char* shared, co
     key_logits(w, angles, base);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
-    if (w.tid < Heads) w.shares().mass[parity ^ 1][w.tid] = 0;
+    if (w.tid < Heads) w.shares().mass[parity_of(base) ^ 1][w.tid] = 0;
     Quad<Heads> quad;
     quad_logits(w, base, &quad);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
+    quad_weights(w, parity_of(base), &quad);
     if (base + kChunk < w.state().end) {
       stage_chunk(w, base + kChunk);
       prefetch_residuals(w);
     }
-    quad_weights(w, parity, &quad, total);
     __syncthreads();
     w = piecework<D, Heads>(args, shared);
-    fill_histogram(w, parity, base == piece.begin, quad);
-    rescale_residuals(w, parity, z);
+    fill_histogram(w, parity_of(base), base == w.state().begin, quad);
+    rescale_residuals(w, parity_of(base), z);
     value_residuals(w, w.state().ranges[1], z);
   }
-  finish_piece(w, parity, total, z, partial_of<D>(args, index));
+  finish_piece(w, z, partial_of<D>(args, w.state().index));
+  return w.state().index;
 }
 
 }  // namespace akv::kernels::cuda::decode

@@ -135,7 +135,8 @@ AKV_DEVICE void histogram_times_anchors(const Piecework<D, Heads>& w,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int anchor = at + 2 * w.t + i % 2 + i / 2 * 8;  // beyond the last one bins are 0
-      row[i] = rows + int64_t{anchor < anchors ? anchor : anchors - 1} * D + 8 * w.g;
+      row[i] =
+          rows + static_cast<unsigned>((anchor < anchors ? anchor : anchors - 1) * D + 8 * w.g);
     }
 #pragma unroll
     for (int p = 0; p < AnchorTiles<D>::kPasses; ++p) {

@@ -33,16 +33,14 @@ struct KeySlots {
 template <int D, int Heads>
 using Angles = TileAngles<D, Layout<D, Heads>::kCrossed>;
 
-// A warp at 16 tokens of a tile: the lane's two rows, its B operands, its sums. Columns of `fast`
-// are heads (or heads times parity of the row, crossed), those of `slow` heads times two powers.
+// A warp at 16 tokens of a tile: the lane's two
+// rows, its B operands, its sums. Columns of `fast` are heads (or heads times parity of the row,
+// crossed), those of `slow` heads times two powers.
 template <int D, int Heads, bool Resident>
 struct TileDots {
   using L = Layout<D, Heads>;
   using B = Bands<D>;
   const Angles<D, Heads>& angles;
-  const DeviceRope& rope;
-  bool steep;    // no pair is slow enough
-  int tile_row;  // of row0
   int t;
   const uint4* row0;
   const uint4* row1;
@@ -61,7 +59,6 @@ struct TileDots {
       multiply_unit(a0, a1, fast_q[v * 32], fast);
       return;
     }
-    if (steep) turn_steep(v, &a0, &a1);
 #pragma unroll
     for (int block = 0; block < Heads / 4; ++block) {
       const uint4* q = slow_q + (block * B::kPowers + B::powers_before(v)) * 32;
@@ -79,14 +76,6 @@ struct TileDots {
     angles.turn(0, v + 1, &b0);
     angles.turn(1, v + 1, &b1);
     multiply_unit(b0, b1, q[4 - 2 * cross], fast);
-  }
-  // Angles that no register holds.
-  AKV_DEVICE void turn_steep(int v, uint4* a0, uint4* a1) const {
-    uint32_t cos[2], sin[2];
-    Angles<D, Heads>::pack(angles4(rope, opaque(tile_row), 4 * (4 * v + t)), &cos, &sin);
-    turn_unit(cos, sin, a0);
-    Angles<D, Heads>::pack(angles4(rope, opaque(tile_row) + 8, 4 * (4 * v + t)), &cos, &sin);
-    turn_unit(cos, sin, a1);
   }
   // The dot product of row g + 8 row with head t + 4 block, at position u of the polynomials.
   AKV_DEVICE float sum(int row, int block, float u) const {
@@ -132,7 +121,7 @@ AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& a
   using L = Layout<D, Heads>;
   const PieceState& s = w.state();
   const KeySlots slots{staged(w, kKeySlots), s.unit_bytes[kKeySlots] == 2};
-  const bool wide = s.wide != 0, steep = s.steep != 0;
+  const bool wide = s.wide != 0;
   const int row = 16 * w.warp + w.g;
   float* dots = w.template at<float>(L::kDots) + w.t * L::kDotStride + row;
   float unit[Heads / 4];
@@ -151,16 +140,9 @@ AKV_DEVICE void key_dots(const Piecework<D, Heads>& w, const Angles<D, Heads>& a
 #pragma unroll 1
   for (int n = row; n < kChunk && n - w.g < held; n += kTile) {
     const uint4* rows = Resident ? w.rows() : s.halves;
-    TileDots<D, Heads, Resident> d{angles,
-                                   w.args->rope,
-                                   steep,
-                                   row,
-                                   w.t,
-                                   rows + slots[n] * (D / 8),
-                                   rows + slots[n + 8] * (D / 8),
-                                   fast_q,
-                                   slow_q,
-                                   (w.g & 1) * 4};
+    TileDots<D, Heads, Resident> d{
+        angles, w.t,          rows + slots[n] * (D / 8), rows + slots[n + 8] * (D / 8), fast_q,
+        slow_q, (w.g & 1) * 4};
     tile_dots(d);
 #pragma unroll
     for (int block = 0; block < Heads / 4; ++block) {
@@ -300,6 +282,46 @@ AKV_DEVICE void key_residuals(const Piecework<D, Heads>& w, const Range& r) {
   }
 }
 
+// The lane's part of the products of a row, turned by its position, with the queries.
+template <int D, int Heads, class Row>
+AKV_DEVICE void turned_dots(const Piecework<D, Heads>& w, int64_t position, Row row,
+                            float (&dots)[Heads]) {
+  const float* query = w.template at<float>(Layout<D, Heads>::kQuery);
+  const PairOrder order = w.order();
+  const float* angles = w.args->rope.rows + position * 2 * order.half;
+  for (int j = w.lane; j < D / 2; j += 32) {
+    const float c = j < order.half ? __ldg(angles + j) : 1.0f;
+    const float s = j < order.half ? __ldg(angles + order.half + j) : 0.0f;
+    const float a = row(x_of_pair<D>(order, j)), b = row(y_of_pair<D>(order, j));
+#pragma unroll
+    for (int h = 0; h < Heads; ++h) {
+      dots[h] += (a * c - b * s) * query[h * D + j] + (a * s + b * c) * query[h * D + D / 2 + j];
+    }
+  }
+}
+
+// What key_dots does, token by token, for a RoPE of which no pair is slow enough.
+template <int D, int Heads>
+AKV_DEVICE void steep_key_dots(const Piecework<D, Heads>& w, int base) {
+  using L = Layout<D, Heads>;
+  const KeySlots slots{staged(w, kKeySlots), w.state().unit_bytes[kKeySlots] == 2};
+  const float* units = w.template at<float>(L::kUnitsOfHeads);
+  float* out = w.template at<float>(L::kDots);
+#pragma unroll 1
+  for (int n = w.warp; n < kChunk && base + n < w.state().end; n += kWarps) {
+    const bf16* anchor = w.state().head.key.anchors + int64_t{slots[n]} * D;
+    const auto* bits = reinterpret_cast<const uint16_t*>(anchor);
+    float dots[Heads] = {};
+    turned_dots(
+        w, base + n, [&](int d) { return low_bf16(__ldg(bits + d)); }, dots);
+#pragma unroll
+    for (int h = 0; h < Heads; ++h) {
+      const float dot = warp_sum(dots[h]);
+      if (w.lane == h) out[h * L::kDotStride + n] = dot * units[h];
+    }
+  }
+}
+
 // The `pre` domain, for fidelity: a warp rebuilds each residual, turns it and multiplies it.
 template <int D, int Heads>
 AKV_DEVICE void turned_residual(const Piecework<D, Heads>& w, bool four, int index,
@@ -322,18 +344,8 @@ AKV_DEVICE void turned_residual(const Piecework<D, Heads>& w, bool four, int ind
     x[d] = four ? __low2float(half2_of(levels[code])) : (code < 2 ? -level : level);
   }
   warp_hadamard<D>(x, w.lane);
-  const float* query = w.template at<float>(L::kQuery);
-  for (int j = w.lane; j < D / 2; j += 32) {
-    const int dx = x_of_pair<D>(w.order(), j), dy = y_of_pair<D>(w.order(), j);
-    const float* row = w.args->rope.rows + position * 2 * w.order().half;
-    const float c = j < w.order().half ? __ldg(row + j) : 1.0f;
-    const float s = j < w.order().half ? __ldg(row + w.order().half + j) : 0.0f;
-    const float a = x[dx] * __ldg(w.state().signs + dx), b = x[dy] * __ldg(w.state().signs + dy);
-#pragma unroll
-    for (int h = 0; h < Heads; ++h) {
-      dots[h] += (a * c - b * s) * query[h * D + j] + (a * s + b * c) * query[h * D + D / 2 + j];
-    }
-  }
+  turned_dots(
+      w, position, [&](int d) { return x[d] * __ldg(w.state().signs + d); }, dots);
 }
 
 template <int D, int Heads>

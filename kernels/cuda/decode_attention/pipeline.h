@@ -214,6 +214,11 @@ AKV_DEVICE void list_residuals(const Piecework<D, Heads>& w, int base, bool valu
   const int item = values ? kValueMask : kKeyMask;
   const int held = s.prefix < s.end ? s.prefix - base : s.end - base;
   const bool any4 = s.source[item + 1] != nullptr;
+  Range& range = w.state().ranges[values ? 1 : 0];
+  if (four && !any4) {
+    if (w.lane == 0) range.four0 = range.four1 = 0;
+    return;
+  }
   const bool here = s.source[item] != nullptr && 16 * w.lane < held;
   const auto half_word = [&](int which) {
     return uint32_t{reinterpret_cast<const uint16_t*>(staged(w, item + which))[w.lane]};
@@ -224,7 +229,6 @@ AKV_DEVICE void list_residuals(const Piecework<D, Heads>& w, int base, bool valu
   const int before = lanes_before(__popc(rest), w.lane, &total);
   int begin = 0;
   if (total > 0) begin = *reinterpret_cast<const int32_t*>(staged(w, item + (four ? 3 : 2)));
-  Range& range = w.state().ranges[values ? 1 : 0];
   if (w.lane == 0) {
     (four ? range.four0 : range.two0) = begin;
     (four ? range.four1 : range.two1) = begin + total;

@@ -67,7 +67,7 @@ AKV_DEVICE void order_query(const Piecework<D, Heads>& w, int n, float scale) {
     query[j] = x;
     query[D / 2 + j] = y;
     if (j < B::kFirstSlowPair) continue;
-    if (j < rope.half && w.state().steep == 0) {
+    if (j < rope.half) {
       // The middle of a chunk is turned to in steps: the table may end at position 127.
       const float* row = rope.rows + kTile / 2 * 2 * rope.half + j;
       const float c = __ldg(row), s = __ldg(row + rope.half);
@@ -157,13 +157,16 @@ AKV_DEVICE void fill_fast_fragments(const Piecework<D, Heads>& w, int base, int 
   auto* fragments = w.template at<uint4>(L::kQueryFragments);
   const float* query = w.template at<float>(L::kQuery);
   for (int i = w.tid - first; i < kChunk / kTile * kPerTile; i += threads) {
-    const int tile = i / kPerTile, n = i % kPerTile / kUnits, u = i % kUnits, v = u / 4;
+    const auto index = static_cast<unsigned>(i);  // of which division is a shift
+    const int tile = static_cast<int>(index / kPerTile), u = static_cast<int>(index % kUnits);
+    const int n = static_cast<int>(index % kPerTile / kUnits), v = u >> 2;
     if (base + tile * kTile >= w.state().end) break;
     const Angles4 a = angles4(w.args->rope, base + tile * kTile, 4 * u);
     const float4 x = *reinterpret_cast<const float4*>(query + n * D + 4 * u);
     const float4 y = *reinterpret_cast<const float4*>(query + n * D + D / 2 + 4 * u);
-    const int place = L::kCrossed ? v / 2 * 32 + (2 * n + v % 2) * 4 : v * 32 + column_of(n) * 4;
-    fragments[tile * L::kFastFragments + place + u % 4] = unit_of(turned_back(x, y, a));
+    const int place =
+        L::kCrossed ? (v >> 1) * 32 + (2 * n + (v & 1)) * 4 : v * 32 + column_of(n) * 4;
+    fragments[tile * L::kFastFragments + place + (u & 3)] = unit_of(turned_back(x, y, a));
   }
 }
 
@@ -202,14 +205,16 @@ AKV_DEVICE void fill_slow_fragments(const Piecework<D, Heads>& w, int base, int 
   const float* query = w.template at<float>(L::kSlowQuery);
   const int tiles = w.state().wide != 0 ? 1 : kChunk / kTile;
   for (int i = w.tid - first; i < tiles * kPerTile; i += threads) {
-    const int tile = i / kPerTile, n = i % kPerTile / kUnits, u = i % kUnits;
+    const auto index = static_cast<unsigned>(i);
+    const int tile = static_cast<int>(index / kPerTile), u = static_cast<int>(index % kUnits);
+    const int n = static_cast<int>(index % kPerTile / kUnits);
     if (base + tile * kTile >= w.state().end) break;
     const Angles4 a = angles4(w.args->rope, base + tile * kTile, B::kFirstSlowPair + 4 * u);
     const float* q = query + n * 2 * B::kSlowPairs + 4 * u;
     const float4 x = *reinterpret_cast<const float4*>(q);
     const float4 y = *reinterpret_cast<const float4*>(q + B::kSlowPairs);
-    const int v = B::kFast + u / 4;
-    const int at = (n / 4 * B::kPowers + B::powers_before(v)) * 32 + 8 * (n % 4) + u % 4;
+    const int v = B::kFast + (u >> 2);
+    const int at = ((n >> 2) * B::kPowers + B::powers_before(v)) * 32 + 8 * (n & 3) + (u & 3);
     write_powers(turned_back(x, y, a), series + 4 * u, B::powers(v) == 2,
                  fragments + tile * L::kSlowFragmentsOfTile + at);
   }

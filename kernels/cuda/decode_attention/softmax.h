@@ -69,14 +69,14 @@ AKV_DEVICE void quad_logits(const Piecework<D, Heads>& w, int base, Quad<Heads>*
   }
 }
 
-// Weights relative to the new peaks, to the place of the products; their sums to `total`. Bounds of
-// the chunk's mass to Shares.
+// Weights relative to the new peaks, to the place of the products; their sums to the thread's own
+// in kSums (registers are short). Bounds of the chunk's mass to Shares.
 template <int D, int Heads>
-AKV_DEVICE void quad_weights(const Piecework<D, Heads>& w, int parity, Quad<Heads>* quad,
-                             float (&total)[Quad<Heads>::kEach]) {
+AKV_DEVICE void quad_weights(const Piecework<D, Heads>& w, int parity, Quad<Heads>* quad) {
   using L = Layout<D, Heads>;
   const int n = Quad<Heads>::token(w.tid), head = Quad<Heads>::head(w.tid);
   auto* weights = w.template at<float>(L::kDots) + head * L::kDotStride + n;
+  float* sums = w.template at<float>(L::kSums) + w.tid * Quad<Heads>::kEach;
   Shares<Heads>& shares = w.shares();
 #pragma unroll
   for (int h = 0; h < Quad<Heads>::kEach; ++h) {
@@ -92,7 +92,8 @@ AKV_DEVICE void quad_weights(const Piecework<D, Heads>& w, int parity, Quad<Head
       x[i] = p[i] * quad->value_gamma[i];
       mass += fabsf(x[i]);
     }
-    total[h] = total[h] * power_of_two(shares.running[parity][head + h].peak - whole) + sum;
+    float& own = sums[h];
+    own = own * power_of_two(shares.running[parity][head + h].peak - whole) + sum;
     *reinterpret_cast<float4*>(weights + h * L::kDotStride) = make_float4(p[0], p[1], p[2], p[3]);
     const unsigned units = __float2uint_rz(fminf(mass, kLargestMass) * kMassUnits) + 1u;
     const unsigned all = __reduce_add_sync(0xffffffffu, units);
@@ -103,13 +104,13 @@ AKV_DEVICE void quad_weights(const Piecework<D, Heads>& w, int parity, Quad<Head
 
 // The sum of each head's weights over the block, to kTotals.
 template <int D, int Heads>
-AKV_DEVICE void join_totals(const Piecework<D, Heads>& w,
-                            const float (&total)[Quad<Heads>::kEach]) {
+AKV_DEVICE void join_totals(const Piecework<D, Heads>& w) {
+  const float* sums = w.template at<float>(Layout<D, Heads>::kSums) + w.tid * Quad<Heads>::kEach;
   float* totals = w.template at<float>(Layout<D, Heads>::kTotals);
   const int head = Quad<Heads>::head(w.tid);
 #pragma unroll
   for (int h = 0; h < Quad<Heads>::kEach; ++h) {
-    const float sum = warp_sum(total[h]);
+    const float sum = warp_sum(sums[h]);
     if (w.lane == 0) totals[(head + h) * 4 + w.warp % 4] = sum;
   }
 }

@@ -32,6 +32,7 @@ struct PieceState {
   int32_t head_dim;
   int32_t heads;  // of the part
   int32_t begin, end;
+  int32_t index;  // of the piece in the plan
   int32_t prefix, anchors, window;
   int32_t post;           // domain of the key residuals
   int32_t resident;       // rows() holds all the keys' anchors; else 16 rows of each warp
@@ -64,6 +65,7 @@ struct Shares {
   int32_t large[Heads];       // 2^large is more than any thread's part of a chunk's mass, or 0
   Running running[2][Heads];  // before this chunk, by its parity
 };
+AKV_DEVICE int parity_of(int token) { return token / kChunk & 1; }
 inline constexpr float kMassUnits = 4096.0f;
 inline constexpr float kLargestMass = 4096.0f;  // of a thread's, that such units can count
 
