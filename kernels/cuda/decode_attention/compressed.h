@@ -139,13 +139,13 @@ AKV_DEVICE void begin_piece(const KernelArgs& args, unsigned char* shared, const
   using L = Layout<D, Heads>;
   Piecework<D, Heads> w = piecework<D, Heads>(args, shared);
   PieceState& state = w.state();
+  if (w.tid == kThreads - 1) describe_piece(w, piece, layer, index);
   const auto* words = reinterpret_cast<const uint32_t*>(layer.heads + piece.kv_head);
   auto* copy = reinterpret_cast<uint32_t*>(&state.head);
   for (int i = w.tid; i < static_cast<int>(sizeof(CompressedHeadView) / 4); i += kThreads) {
     copy[i] = __ldg(words + i);
   }
   if (w.tid < 16) w.template at<uint32_t>(L::kLevels)[w.tid] = level_word(w.tid);
-  if (w.tid == kThreads - 1) describe_piece(w, piece, layer, index);
   w = piecework<D, Heads>(args, shared);
   clear_query_fragments(w);
   __syncthreads();
@@ -168,11 +168,11 @@ AKV_DEVICE void begin_piece(const KernelArgs& args, unsigned char* shared, const
 
 // The partial result: peak, sum, then histogram times anchors and the residuals' sum.
 template <int D, int Heads>
-AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, float (&z)[ResidualTiles<D>::kTiles][4],
-                             float* partial) {
+AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w,
+                             float (&z)[ResidualTiles<D, Heads>::kTiles][4], float* partial) {
   join_totals(w);
-  join_warps(w, z);
-  write_tiles<ResidualTiles<D>>(w, z, kValueUnit / weight_unit(w.state()), partial + 2 + D);
+  join_warps<ResidualTiles<D, Heads>::kParts>(w, z);
+  write_tiles<ResidualTiles<D, Heads>>(w, z, kValueUnit / weight_unit(w.state()), partial + 2 + D);
   if (w.tid < w.state().heads) {
     const float* totals = w.template at<float>(Layout<D, Heads>::kTotals) + w.tid * 4;
     float* out = partial + w.tid * partial_stride(D);
@@ -181,7 +181,7 @@ AKV_DEVICE void finish_piece(const Piecework<D, Heads>& w, float (&z)[ResidualTi
   }
   float o[AnchorTiles<D>::kTiles][4] = {};
   histogram_times_anchors(w, o);
-  join_warps(w, o);
+  join_warps<1>(w, o);
   finish_bins(w, parity_of(w.state().end - 1) ^ 1, o);
   write_tiles<AnchorTiles<D>>(w, o, 1.0f, partial + 2);
 }
@@ -225,7 +225,7 @@ AKV_DEVICE int run_compressed(const KernelArgs& args, unsigned char* shared, con
   Piecework<D, Heads> w = piecework<D, Heads>(args, shared);
   Angles<D, Heads> angles;
   angles.load(args.rope, 16 * w.warp + w.g, w.t);
-  float z[ResidualTiles<D>::kTiles][4] = {};
+  float z[ResidualTiles<D, Heads>::kTiles][4] = {};
 #pragma unroll 1
   for (int base = w.state().begin; base < w.state().end; base += kChunk) {
     cp_async_wait<0>();

@@ -96,7 +96,8 @@ template <int D>
 struct AnchorTiles {
   static constexpr int kPasses = (D + 63) / 64;
   static constexpr int kTiles = 4 * kPasses;
-  AKV_DEVICE static int coordinate(int tile, int g, int row) {
+  static constexpr int kParts = 1;
+  AKV_DEVICE static int coordinate(int tile, int /*part*/, int g, int row) {
     return tile / 4 * 64 + 8 * g + tile % 4 * 2 + row;
   }
 };

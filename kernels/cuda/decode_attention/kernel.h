@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads, D > 128 ? 1 : 2) attend_pieces(const
   }
 #pragma unroll 1
   for (; i < end; ++i) {
-    const Piece piece = plan_at<Piece>(args.plan, header.piece_table)[i];
+    const Piece& piece = plan_at<Piece>(args.plan, header.piece_table)[i];
     const PlanRow& row = plan_at<PlanRow>(args.plan, header.row_table)[piece.row];
     __syncthreads();  // the last piece's shared memory is free
     if constexpr (Compressed) {

@@ -1,20 +1,20 @@
 // Sums of a block in MMA accumulators, [coordinates][heads]: every warp has its own share of all of
-// them, and at a piece's end the shares are joined.
+// them (or of one of two parts, by warp % 2), and at a piece's end the shares are joined.
 #pragma once
 
 #include "kernels/cuda/decode_attention/state.h"
 
 namespace akv::kernels::cuda::decode {
 
-// Adds up the warps' sums in a fixed order; the first warp has them then. Barriers before and
-// after.
-template <int D, int Heads, int Tiles>
+// Adds up the warps' sums in a fixed order; the first warp (of each part) has them then. Barriers
+// before and after.
+template <int Parts, int D, int Heads, int Tiles>
 AKV_DEVICE void join_warps(const Piecework<D, Heads>& w, float (&z)[Tiles][4]) {
   using L = Layout<D, Heads>;
   static_assert(int64_t{kWarps} / 2 * Tiles * 32 * 16 <= 2 * int64_t{Heads} * L::kDotStride * 4);
   auto* place = w.template at<float4>(L::kDots) + w.lane;
 #pragma unroll 1
-  for (int half = kWarps / 2; half > 0; half /= 2) {
+  for (int half = kWarps / 2; half >= Parts; half /= 2) {
     __syncthreads();
     if (w.warp >= half && w.warp < 2 * half) {
 #pragma unroll
@@ -42,12 +42,12 @@ AKV_DEVICE void join_warps(const Piecework<D, Heads>& w, float (&z)[Tiles][4]) {
 template <class Map, int D, int Heads, int Tiles>
 AKV_DEVICE void write_tiles(const Piecework<D, Heads>& w, const float (&z)[Tiles][4], float factor,
                             float* out) {
-  if (w.warp != 0) return;
+  if (w.warp >= Map::kParts) return;
 #pragma unroll
   for (int i = 0; i < Tiles; ++i) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const int head = 2 * w.t + k % 2, d = Map::coordinate(i, w.g, k / 2);
+      const int head = 2 * w.t + k % 2, d = Map::coordinate(i, w.warp, w.g, k / 2);
       if (head < w.state().heads && d < D) out[head * partial_stride(D) + d] = z[i][k] * factor;
     }
   }

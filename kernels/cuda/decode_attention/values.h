@@ -7,18 +7,26 @@
 
 namespace akv::kernels::cuda::decode {
 
-// Lane g has word 8 p + g of a 2-bit row in pass p, all 16 coordinates of it: tile 8 p + e has two
-// of them as its rows g and g + 8, those whose codes come together out of value_levels().
-template <int D>
+// Lane g has word 8 p + g of a 2-bit row in pass p, all 16 coordinates of it: each of eight tiles
+// has two of them as its rows g and g + 8, those whose codes come together out of value_levels().
+// Where registers do not hold all tiles, two warps share them: a part has the codes in bytes 0 and
+// 2 of the words, or in 1 and 3.
+template <int D, int Heads>
 struct ResidualTiles {
+  static constexpr int kParts = D == 128 && Heads == 8 ? 2 : 1;
   static constexpr int kWords = D / 16;
   static constexpr int kPasses = (kWords + 7) / 8;
-  static constexpr int kTiles = 8 * kPasses;
-  // Of tile 8 p + e: its first code in the word.
-  AKV_DEVICE static int code(int e) { return e % 2 + e / 2 % 2 * 4 + e / 4 * 8; }
-  AKV_DEVICE static int coordinate(int tile, int g, int row) {
-    const int word = tile / 8 * 8 + g;
-    return word < kWords ? word * 16 + code(tile % 8) + 2 * row : D;
+  static constexpr int kEach = 8 / kParts;  // tiles of a pass
+  static constexpr int kTiles = kEach * kPasses;
+  // First code in the word of tile e of a pass: bit 0 odd codes, bit 1 bytes 1 and 3 (where parts
+  // do not tell), then bytes 2 and 3.
+  AKV_DEVICE static int code(int e, int part) {
+    if (kParts == 2) return (e & 1) + 4 * part + e / 2 * 8;
+    return (e & 1) + e / 2 % 2 * 4 + e / 4 * 8;
+  }
+  AKV_DEVICE static int coordinate(int tile, int part, int g, int row) {
+    const int word = tile / kEach * 8 + g;
+    return word < kWords ? word * 16 + code(tile % kEach, part) + 2 * row : D;
   }
 };
 
@@ -63,10 +71,10 @@ AKV_DEVICE void group_weights(const Piecework<D, Heads>& w, float unit, const Sc
 
 // z += levels x weights of a group. Words of residuals 2t and 2t + 1 (and of the other two) are
 // interleaved by bytes, so that codes of both stand in neighbouring nibbles.
-template <int D>
-AKV_DEVICE void add_group2(const ValueGroup& group, int g, const uint32_t (&b)[2],
-                           float (&z)[ResidualTiles<D>::kTiles][4]) {
-  using T = ResidualTiles<D>;
+template <int D, int Heads>
+AKV_DEVICE void add_group2(const ValueGroup& group, int g, int part, const uint32_t (&b)[2],
+                           float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
+  using T = ResidualTiles<D, Heads>;
 #pragma unroll
   for (int p = 0; p < T::kPasses; ++p) {
     const int word = 8 * p + g < T::kWords ? 8 * p + g : 0;
@@ -75,25 +83,26 @@ AKV_DEVICE void add_group2(const ValueGroup& group, int g, const uint32_t (&b)[2
                           group.row[2] * T::kWords + word, group.row[3] * T::kWords + word};
     group.codes.load4(index, x);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {  // bytes 0 and 2, or 1 and 3; even or odd codes
-      const uint32_t select = e / 2 == 0 ? 0x6240u : 0x7351u;
+    for (int e = 0; e < T::kEach / 2; ++e) {  // bytes 0 and 2, or 1 and 3; even or odd codes
+      const uint32_t select = (T::kParts == 2 ? part : e / 2) == 0 ? 0x6240u : 0x7351u;
       const uint32_t c0 = prmt(x[0], x[1], select) >> (e % 2 * 2) & 0x33333333u;
       const uint32_t c1 = prmt(x[2], x[3], select) >> (e % 2 * 2) & 0x33333333u;
       uint32_t a[4];
       value_levels(c0, &a[0], &a[1]);
       value_levels(c1, &a[2], &a[3]);
-      mma_f16(z[8 * p + e], a, b);
+      mma_f16(z[T::kEach * p + e], a, b);
       value_levels(c0 >> 16, &a[0], &a[1]);
       value_levels(c1 >> 16, &a[2], &a[3]);
-      mma_f16(z[8 * p + e + 4], a, b);
+      mma_f16(z[T::kEach * p + e + T::kEach / 2], a, b);
     }
   }
 }
 
-template <int D>
-AKV_DEVICE void add_group4(const ValueGroup& group, int g, const uint32_t* levels,
-                           const uint32_t (&b)[2], float (&z)[ResidualTiles<D>::kTiles][4]) {
-  using T = ResidualTiles<D>;
+template <int D, int Heads>
+AKV_DEVICE void add_group4(const ValueGroup& group, int g, int part, const uint32_t* levels,
+                           const uint32_t (&b)[2], float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
+  using T = ResidualTiles<D, Heads>;
+  constexpr int kHalf = T::kEach / 2;
 #pragma unroll
   for (int p = 0; p < T::kPasses; ++p) {
     const int word = 8 * p + g < T::kWords ? 2 * (8 * p + g) : 0;
@@ -105,32 +114,34 @@ AKV_DEVICE void add_group4(const ValueGroup& group, int g, const uint32_t* level
         x[i] = group.codes.load(group.row[i] * (2 * T::kWords) + word + half);
       }
 #pragma unroll
-      for (int e = 4 * half; e < 4 * half + 4; ++e) {
+      for (int e = kHalf * half; e < kHalf * half + kHalf; ++e) {
         uint32_t a[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int shift = 4 * (T::code(e) % 8 + i % 2 * 2);
+          const int shift = 4 * ((T::code(e, part) & 7) + i % 2 * 2);
           a[i] = high_pair(levels[x[i / 2 * 2] >> shift & 15u],
                            levels[x[i / 2 * 2 + 1] >> shift & 15u]);
         }
-        mma_f16(z[8 * p + e], a, b);
+        mma_f16(z[T::kEach * p + e], a, b);
       }
     }
   }
 }
 
-// z += weights x levels over the chunk's residuals, a group of 16 per warp.
+// z += weights x levels over the chunk's residuals, a group of 16 per warp (or two).
 template <int D, int Heads>
 AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
-                                float (&z)[ResidualTiles<D>::kTiles][4]) {
+                                float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
   using L = Layout<D, Heads>;
   const CompressedSideView& side = w.state().head.value;
   const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
   const float unit = weight_unit(w.state());
+  constexpr int kParts = ResidualTiles<D, Heads>::kParts;
+  const int part = w.warp % kParts;
   const int groups2 = groups_of(r.two0, r.two1);
   const int groups4 = groups_of(r.four0, r.four1);
 #pragma unroll 1
-  for (int i = w.warp; i < groups2 + groups4; i += kWarps) {
+  for (int i = w.warp / kParts; i < groups2 + groups4; i += kWarps / kParts) {
     const bool four = i >= groups2;
     const int k = four ? i - groups2 : i;
     const int first = (((four ? r.four0 : r.two0) >> 4) + k) * 16;
@@ -140,9 +151,9 @@ AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
     uint32_t b[2];
     group_weights(w, unit, Scales(w.state(), true, four), group, list + 16 * k, b);
     if (four) {
-      add_group4<D>(group, w.g, levels, b, z);
+      add_group4<D, Heads>(group, w.g, part, levels, b, z);
     } else {
-      add_group2<D>(group, w.g, b, z);
+      add_group2<D, Heads>(group, w.g, part, b, z);
     }
   }
 }
@@ -150,7 +161,7 @@ AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
 // Columns of the accumulators, heads 2t and 2t + 1, to a chunk's new peaks.
 template <int D, int Heads>
 AKV_DEVICE void rescale_residuals(const Piecework<D, Heads>& w, int parity,
-                                  float (&z)[ResidualTiles<D>::kTiles][4]) {
+                                  float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
   const Shares<Heads>& shares = w.shares();
   const int head = 2 * w.t % Heads;
   const int even = shares.running[parity][head].peak - shares.peak[head];
@@ -158,7 +169,7 @@ AKV_DEVICE void rescale_residuals(const Piecework<D, Heads>& w, int parity,
   if (!__any_sync(0xffffffffu, (even | odd) != 0)) return;
   const float f = power_of_two(even), s = power_of_two(odd);
 #pragma unroll
-  for (int i = 0; i < ResidualTiles<D>::kTiles; ++i) {
+  for (int i = 0; i < ResidualTiles<D, Heads>::kTiles; ++i) {
     z[i][0] *= f;
     z[i][1] *= s;
     z[i][2] *= f;
