@@ -99,7 +99,8 @@ struct DecodeAttentionArgs {
   std::byte* scratch = nullptr;     // config.scratch_bytes, aligned to 256
 };
 
-// Enqueues the two kernels, or three where anchors do not fit in shared memory. Errors stay with the stream.
+// Enqueues the two kernels, or three where anchors do not fit in shared memory. Errors stay with
+// the stream.
 void decode_attention(const DecodeAttentionConfig& config, const DecodeAttentionArgs& args,
                       DeviceStream stream);
 

@@ -125,35 +125,4 @@ AKV_DEVICE uint32_t word_of(const uint4& x, int i) {
   return i == 0 ? x.x : (i == 1 ? x.y : (i == 2 ? x.z : x.w));
 }
 
-struct MaxOf {
-  AKV_DEVICE float operator()(float a, float b) const { return fmaxf(a, b); }
-};
-struct SumOf {
-  AKV_DEVICE float operator()(float a, float b) const { return a + b; }
-};
-
-// Reduces N values (a power of two up to 32) over the warp with N - 1 + log2(32 / N) shuffles:
-// lane l gets value l / (32 / N).
-template <int N, int Offset = 16, class Op>
-AKV_DEVICE float transposed_reduce(const float (&v)[N], int lane, Op op) {
-  if constexpr (N > 1) {
-    const bool upper = (lane & Offset) != 0;
-    float half[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      const float give = upper ? v[i] : v[i + N / 2];
-      const float keep = upper ? v[i + N / 2] : v[i];
-      half[i] = op(keep, __shfl_xor_sync(0xffffffffu, give, Offset));
-    }
-    return transposed_reduce<N / 2, Offset / 2>(half, lane, op);
-  } else {
-    float x = v[0];
-#pragma unroll
-    for (int offset = Offset; offset > 0; offset /= 2) {
-      x = op(x, __shfl_xor_sync(0xffffffffu, x, offset));
-    }
-    return x;
-  }
-}
-
 }  // namespace akv::kernels::cuda::decode

@@ -152,7 +152,8 @@ void mma_s8_work(void* const* lanes, uint32_t arrived) {
     const auto* self = static_cast<const IntegerMmaLane*>(lanes[lane]);
     for (int i = 0; i < 4; ++i) {
       int sum = 0;
-      for (int k = 0; k < 32; ++k) sum += a[lane / 4 + 8 * (i >> 1)][k] * b[k][lane % 4 * 2 + i % 2];
+      for (int k = 0; k < 32; ++k)
+        sum += a[lane / 4 + 8 * (i >> 1)][k] * b[k][lane % 4 * 2 + i % 2];
       self->d[i] += sum;
     }
   }
