@@ -54,6 +54,7 @@ struct DecodeAttentionConfig {
   int64_t max_pieces = 0;
   int64_t plan_bytes = 0;        // room for any plan within the limits
   int64_t histogram_offset = 0;  // in scratch
+  int64_t halves_offset = 0;     // likewise: anchors that do not fit in shared memory
   int64_t scratch_bytes = 0;     // device memory of one step, all layers in turn
 };
 
@@ -98,7 +99,8 @@ struct DecodeAttentionArgs {
   std::byte* scratch = nullptr;     // config.scratch_bytes, aligned to 256
 };
 
-// Enqueues the two kernels. Errors stay with the stream.
+// Enqueues the two kernels, or three where anchors do not fit in shared memory. Errors stay with
+// the stream.
 void decode_attention(const DecodeAttentionConfig& config, const DecodeAttentionArgs& args,
                       DeviceStream stream);
 

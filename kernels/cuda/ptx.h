@@ -112,6 +112,18 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4],
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+// d += a b in integers, exact; a [16, 32] and b [32, 8] of signed bytes, four neighbours along k in
+// a register, d as above:
+//   a[0] (g, 4t..), a[1] (g + 8, 4t..), a[2] (g, 4t + 16..), a[3] (g + 8, 4t + 16..);
+//   b[0] (4t.., g), b[1] (4t + 16.., g).
+__device__ __forceinline__ void mma_s8(int32_t (&d)[4], const uint32_t (&a)[4],
+                                       const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 // d += a b with f32 bits read as tf32 (10 mantissa bits); a [16, 8], b [8, 8], d as above:
 //   a[0] (g, t), a[1] (g + 8, t), a[2] (g, t + 4), a[3] (g + 8, t + 4); b[0] (t, g), b[1] (t + 4,
 //   g).
@@ -186,6 +198,13 @@ __device__ __forceinline__ int opaque(int x) {
   return x;
 }
 
+// threadIdx.x, asked for anew: a kernel that is short of registers keeps none for it.
+__device__ __forceinline__ int thread_index() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 // Asks for the 128 bytes around an address of global memory to come to L2.
 __device__ __forceinline__ void prefetch_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
@@ -199,6 +218,7 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
 #else
 
 inline int opaque(int x) { return x; }
+inline int thread_index() { return static_cast<int>(threadIdx.x); }
 inline void prefetch_l2(const void*) {}
 
 using cuda_shim::cp_async;
@@ -217,6 +237,7 @@ using cuda_shim::load_stream_8;
 using cuda_shim::lop3;
 using cuda_shim::mma_bf16;
 using cuda_shim::mma_f16;
+using cuda_shim::mma_s8;
 using cuda_shim::mma_tf32;
 using cuda_shim::named_barrier;
 using cuda_shim::prmt;

@@ -127,6 +127,46 @@ TEST(Mma, Bf16ByLdmatrixAndCpAsync) {
   expect_near(c.read(), p.want);
 }
 
+__device__ uint32_t four_bytes(const int8_t* p, int stride) {
+  uint32_t r = 0;
+  for (int i = 0; i < 4; ++i)
+    r |= static_cast<uint32_t>(static_cast<uint8_t>(p[i * stride])) << (8 * i);
+  return r;
+}
+
+// c [16, 8] += a [16, 32] b [32, 8] in bytes.
+__global__ void multiply_s8(const int8_t* a, const int8_t* b, int32_t* c) {
+  const int g = static_cast<int>(threadIdx.x) / 4;
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  uint32_t ra[4];
+  for (int i = 0; i < 4; ++i) {
+    ra[i] = four_bytes(a + (g + i % 2 * 8) * 32 + 4 * t + i / 2 * 16, 1);
+  }
+  const uint32_t rb[2] = {four_bytes(b + 4 * t * 8 + g, 8),
+                          four_bytes(b + (4 * t + 16) * 8 + g, 8)};
+  int32_t d[4];
+  for (int i = 0; i < 4; ++i) d[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+  mma_s8(d, ra, rb);
+  for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = d[i];
+}
+
+TEST(Mma, SignedBytes) {
+  std::mt19937 random(5);
+  std::uniform_int_distribution<int> byte(-128, 127);
+  std::vector<int8_t> a(16 * 32), b(32 * 8);
+  std::vector<int32_t> c(128), want(128);
+  for (int8_t& x : a) x = static_cast<int8_t>(byte(random));
+  for (int8_t& x : b) x = static_cast<int8_t>(byte(random));
+  for (size_t i = 0; i < 128; ++i) {
+    c[i] = want[i] = byte(random);
+    for (size_t k = 0; k < 32; ++k) want[i] += a[i / 8 * 32 + k] * b[k * 8 + i % 8];
+  }
+  const DeviceArray<int8_t> da(a), db(b);
+  const DeviceArray<int32_t> dc(c);
+  AKV_LAUNCH(multiply_s8, 1, 32, 0, akv::DeviceStream{}, da.data(), db.data(), dc.data());
+  EXPECT_EQ(dc.read(), want);
+}
+
 __global__ void multiply_tf32(const float* a, const float* b, float* c) {
   const int g = static_cast<int>(threadIdx.x) / 4;
   const int t = static_cast<int>(threadIdx.x) % 4;

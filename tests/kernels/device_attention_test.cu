@@ -30,11 +30,12 @@ using testing::SuffixCase;
 constexpr double kTolerance = 2e-3;
 constexpr size_t kGuard = 64;  // floats on either side of the output
 
-RopeTable make_rope(int head_dim, RopePairs pairs = RopePairs::kInterleaved, int rope_dim = 0) {
+RopeTable make_rope(int head_dim, RopePairs pairs = RopePairs::kInterleaved, int rope_dim = 0,
+                    double base = 100000.0) {
   RopeParams params;
   params.head_dim = head_dim;
   params.rope_dim = rope_dim;
-  params.base = 100000.0;
+  params.base = base;
   params.pairs = pairs;
   return RopeTable(params, 1 << 17);
 }
@@ -250,10 +251,10 @@ class Batch {
 
 double compressed_error(const CaseOptions& o, RopePairs pairs = RopePairs::kInterleaved,
                         int suffix_tokens = 5, int window_drop = 0, int rope_dim = 0,
-                        size_t align = 4) {
+                        size_t align = 4, double base = 100000.0) {
   const CompressedCase layer(o);
   const SuffixCase suffix(suffix_tokens, o.kv_heads, o.head_dim, o.seed + 7);
-  const RopeTable rope = make_rope(o.head_dim, pairs, rope_dim);
+  const RopeTable rope = make_rope(o.head_dim, pairs, rope_dim, base);
   AttentionRow row;
   row.prompt = &layer.view();
   row.window_drop = window_drop;
@@ -346,6 +347,23 @@ TEST(DeviceAttentionTest, PartialRotation) {
       for (const bool post : {true, false}) {
         o.post = post;
         EXPECT_LT(compressed_error(o, pairs, 3, 0, rope_dim), kTolerance) << rope_dim;
+      }
+    }
+  }
+}
+
+// Pairs that turn too fast for the polynomials of a tile, just slowly enough for them, or slowly
+// enough for those of a chunk.
+TEST(DeviceAttentionTest, RopeOfAnySpeed) {
+  for (const int head_dim : {64, 96, 128, 256}) {
+    for (const double base : {20.0, 10000.0, 1e6, 1e9}) {
+      for (const int group : {4, 8}) {
+        CaseOptions o;
+        o.head_dim = head_dim;
+        o.heads = group;
+        o.tokens = 1200;
+        EXPECT_LT(compressed_error(o, RopePairs::kHalf, 2, 0, 0, 4, base), kTolerance)
+            << "D " << head_dim << " base " << base << " g " << group;
       }
     }
   }

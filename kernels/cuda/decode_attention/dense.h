@@ -226,7 +226,7 @@ AKV_DEVICE void run_dense(const KernelArgs& args, unsigned char* shared, const P
   w.heads = part_begin(group, piece.part + 1) - first;
   w.begin = piece.begin;
   w.end = piece.end;
-  w.tid = static_cast<int>(threadIdx.x);
+  w.tid = thread_index();
   w.warp = w.tid / 32;
   w.lane = w.tid % 32;
   w.g = w.lane / 4;

@@ -33,18 +33,23 @@ template <int D, int Heads, bool Compressed>
 __global__ void __launch_bounds__(kThreads, D > 128 ? 1 : 2) attend_pieces(const KernelArgs args) {
   AKV_DYNAMIC_SHARED(unsigned char, shared);
   const PlanHeader& header = *plan_at<PlanHeader>(args.plan, 0);
-  const int32_t* starts = plan_at<int32_t>(args.plan, header.starts);
+  const int32_t* starts = plan_at<int32_t>(args.plan, header.starts) + blockIdx.x;
+  int i = starts[0], end = starts[1];
   if constexpr (Compressed) {
-    if (threadIdx.x == 0) *shared_at<const bf16*>(shared, Layout<D, Heads>::kStaged) = nullptr;
+    if (threadIdx.x == 0) {
+      *shared_at<const bf16*>(shared, Layout<D, Heads>::kStaged) = nullptr;
+      *shared_at<int32_t>(shared, Layout<D, Heads>::kEnd) = end;
+    }
   }
 #pragma unroll 1
-  for (int i = starts[blockIdx.x]; i < starts[blockIdx.x + 1]; ++i) {
-    const Piece piece = plan_at<Piece>(args.plan, header.piece_table)[i];
+  for (; i < end; ++i) {
+    const Piece& piece = plan_at<Piece>(args.plan, header.piece_table)[i];
     const PlanRow& row = plan_at<PlanRow>(args.plan, header.row_table)[piece.row];
     __syncthreads();  // the last piece's shared memory is free
     if constexpr (Compressed) {
       if (piece.kind == PieceKind::kCompressed) {
-        run_compressed<D, Heads>(args, shared, piece, row.prompt[args.layer], i);
+        i = run_compressed<D, Heads>(args, shared, piece, row.prompt[args.layer], i);
+        end = *shared_at<int32_t>(shared, Layout<D, Heads>::kEnd);
         continue;
       }
     }

@@ -50,14 +50,10 @@ void share_memory(const KernelTable& kernels, int64_t room, DecodeAttentionConfi
     config->shared_bytes += histogram;
   }
   const int64_t row_bytes = int64_t{2} * config->shape.head_dim;
-  const int64_t all = limits.anchors * row_bytes, gather = kWarps * 16 * row_bytes;
-  if (limits.shared_anchors) config->anchor_capacity = kWarps * 16;
-  if (limits.shared_anchors && config->shared_bytes + all <= room) {
-    config->anchor_capacity = std::max(limits.anchors, kWarps * 16);
-    config->shared_bytes += std::max(all, gather);
-  } else {
-    config->shared_bytes += gather;
-  }
+  const int64_t all = limits.anchors * row_bytes;
+  if (!limits.shared_anchors || config->shared_bytes + all > room) return;
+  config->anchor_capacity = limits.anchors;
+  config->shared_bytes += all;
 }
 
 }  // namespace
@@ -91,6 +87,8 @@ void decode_attention(const DecodeAttentionConfig& config, const DecodeAttention
   kernel.partials = reinterpret_cast<float*>(args.scratch);
   kernel.histograms = reinterpret_cast<int32_t*>(args.scratch + config.histogram_offset);
   kernel.histogram_words = part * decode::histogram_stride(config.limits.anchors);
+  kernel.halves = reinterpret_cast<uint4*>(args.scratch + config.halves_offset);
+  kernel.anchor_limit = config.limits.anchors;
   kernel.suffix_offset = args.suffix_offset;
   kernel.rope = args.rope;
   kernel.layer = args.layer;
@@ -102,6 +100,9 @@ void decode_attention(const DecodeAttentionConfig& config, const DecodeAttention
   kernel.rows_offset =
       static_cast<int32_t>(decode::kernels_of(shape).base_bytes +
                            decode::histogram_bytes(part, config.histogram_capacity));
+  if (config.anchor_capacity < config.limits.anchors) {
+    decode::launch_prepare(kernel, shape.head_dim, config.limits.rows, stream);
+  }
   decode::kernels_of(shape).launch(config.limits.anchors > 0, config.blocks, config.shared_bytes,
                                    kernel, stream);
   decode::launch_combine(kernel, shape.head_dim, config.limits.rows, args.out, stream);

@@ -162,6 +162,11 @@ void size_plan(DecodeAttentionConfig* config) {
     config->scratch_bytes +=
         config->blocks * part_heads(group, shape.head_dim) * histogram_stride(limits.anchors) * 4;
   }
+  config->halves_offset = align16(config->scratch_bytes);
+  if (config->anchor_capacity < limits.anchors) {
+    config->scratch_bytes = config->halves_offset + int64_t{2} * limits.rows * shape.kv_heads *
+                                                        limits.anchors * shape.head_dim;
+  }
 }
 
 }  // namespace decode

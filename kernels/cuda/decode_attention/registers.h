@@ -84,14 +84,25 @@ struct CodeWords {
     next = shift == 0 ? 0 : 1;
   }
   AKV_DEVICE uint32_t load(int index) const {
-    return __funnelshift_r(__ldg(words + index), __ldg(words + index + next), shift);
+    const uint32_t word = __ldg(words + index);
+    return next == 0 ? word : __funnelshift_r(word, __ldg(words + index + 1), shift);
+  }
+  // Four words at once: streams are mostly aligned.
+  AKV_DEVICE void load4(const int (&index)[4], uint32_t (&x)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = __ldg(words + index[i]);
+    if (next == 0) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = __funnelshift_r(x[i], __ldg(words + index[i] + 1), shift);
+    }
   }
 };
 
-// 2^n for a whole n; 0 below the normal numbers, at most 2^127.
-AKV_DEVICE float power_of_two(float n) {
-  const int e = n < -127.0f ? -127 : (n > 127.0f ? 127 : static_cast<int>(n));
-  return e < -126 ? 0.0f : __int_as_float((e + 127) << 23);
+// 2^n; 0 below the normal numbers, at most 2^127.
+AKV_DEVICE float power_of_two(int n) {
+  const int e = n < -127 ? -127 : (n > 127 ? 127 : n);
+  return __int_as_float((e + 127) << 23);
 }
 // The least whole n with x < 2^n, for x >= 0; at least -126.
 AKV_DEVICE int exponent_above(float x) {
@@ -109,35 +120,9 @@ AKV_DEVICE float warp_sum(float x) {
   return x;
 }
 
-struct MaxOf {
-  AKV_DEVICE float operator()(float a, float b) const { return fmaxf(a, b); }
-};
-struct SumOf {
-  AKV_DEVICE float operator()(float a, float b) const { return a + b; }
-};
-
-// Reduces N values (a power of two up to 32) over the warp with N - 1 + log2(32 / N) shuffles:
-// lane l gets value l / (32 / N).
-template <int N, int Offset = 16, class Op>
-AKV_DEVICE float transposed_reduce(const float (&v)[N], int lane, Op op) {
-  if constexpr (N > 1) {
-    const bool upper = (lane & Offset) != 0;
-    float half[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      const float give = upper ? v[i] : v[i + N / 2];
-      const float keep = upper ? v[i + N / 2] : v[i];
-      half[i] = op(keep, __shfl_xor_sync(0xffffffffu, give, Offset));
-    }
-    return transposed_reduce<N / 2, Offset / 2>(half, lane, op);
-  } else {
-    float x = v[0];
-#pragma unroll
-    for (int offset = Offset; offset > 0; offset /= 2) {
-      x = op(x, __shfl_xor_sync(0xffffffffu, x, offset));
-    }
-    return x;
-  }
+// Word i of a unit; i is known when compiling.
+AKV_DEVICE uint32_t word_of(const uint4& x, int i) {
+  return i == 0 ? x.x : (i == 1 ? x.y : (i == 2 ? x.z : x.w));
 }
 
 }  // namespace akv::kernels::cuda::decode

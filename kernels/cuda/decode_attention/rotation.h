@@ -77,6 +77,17 @@ AKV_DEVICE Angles4 angles4(const DeviceRope& rope, int64_t position, int j) {
   return a;
 }
 
+// Turns pair registers (x, y) by angles of which cos and sin are given.
+AKV_DEVICE void turn_pair(uint32_t cos, uint32_t sin, uint32_t* x, uint32_t* y) {
+  const __half2 a = half2_of(*x), b = half2_of(*y), c = half2_of(cos), s = half2_of(sin);
+  *x = bits_of(__hfma2(__hneg2(b), s, __hmul2(a, c)));
+  *y = bits_of(__hfma2(b, c, __hmul2(a, s)));
+}
+AKV_DEVICE void turn_unit(const uint32_t (&cos)[2], const uint32_t (&sin)[2], uint4* x) {
+  turn_pair(cos[0], sin[0], &x->x, &x->y);
+  turn_pair(cos[1], sin[1], &x->z, &x->w);
+}
+
 // x := H x / sqrt(B) on blocks of B = the largest power of two in D, by one warp. x is shared.
 template <int D>
 AKV_DEVICE void warp_hadamard(float* x, int lane) {
@@ -97,34 +108,34 @@ AKV_DEVICE void warp_hadamard(float* x, int lane) {
   __syncwarp();
 }
 
-// Angles of a thread's two rows of a tile, tile positions 16 warp + g and + 8, in registers: a tile
-// starts at a multiple of kTile, and it is the query that is turned back by that.
-template <int D>
+// Angles of a thread's two rows of a tile, tile positions 16 warp + g and + 8, for the fast units,
+// in registers: a tile starts at a multiple of kTile, and it is the query that is turned back by
+// that. With Crossed, odd rows have those of unit v ^ 1 in place v: keys.h loads them so.
+template <int D, bool Crossed>
 struct TileAngles {
-  static constexpr int kUnits = D / 32;
+  static constexpr int kUnits = Bands<D>::kFast;
   uint32_t cos[2][kUnits][2];
   uint32_t sin[2][kUnits][2];
 
   AKV_DEVICE void load(const DeviceRope& rope, int first_row, int t) {
+    const int cross = Crossed ? first_row & 1 : 0;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
 #pragma unroll
       for (int v = 0; v < kUnits; ++v) {
-        const Angles4 a = angles4(rope, first_row + 8 * row, 4 * (4 * v + t));
-        cos[row][v][0] = pack_half2(a.cos[0], a.cos[1]);
-        cos[row][v][1] = pack_half2(a.cos[2], a.cos[3]);
-        sin[row][v][0] = pack_half2(a.sin[0], a.sin[1]);
-        sin[row][v][1] = pack_half2(a.sin[2], a.sin[3]);
+        const Angles4 a = angles4(rope, first_row + 8 * row, 4 * (4 * (v ^ cross) + t));
+        pack(a, &cos[row][v], &sin[row][v]);
       }
     }
   }
-  // Turns pair registers (x, y) of unit v, step r, by the row's angle.
-  AKV_DEVICE void turn(int row, int v, int r, uint32_t* x, uint32_t* y) const {
-    const __half2 a = half2_of(*x), b = half2_of(*y);
-    const __half2 c = half2_of(cos[row][v][r]), s = half2_of(sin[row][v][r]);
-    *x = bits_of(__hfma2(__hneg2(b), s, __hmul2(a, c)));
-    *y = bits_of(__hfma2(b, c, __hmul2(a, s)));
+  AKV_DEVICE static void pack(const Angles4& a, uint32_t (*c)[2], uint32_t (*s)[2]) {
+    (*c)[0] = pack_half2(a.cos[0], a.cos[1]);
+    (*c)[1] = pack_half2(a.cos[2], a.cos[3]);
+    (*s)[0] = pack_half2(a.sin[0], a.sin[1]);
+    (*s)[1] = pack_half2(a.sin[2], a.sin[3]);
   }
+  // Turns a unit of the row that lies in place v.
+  AKV_DEVICE void turn(int row, int v, uint4* x) const { turn_unit(cos[row][v], sin[row][v], x); }
 };
 
 }  // namespace akv::kernels::cuda::decode

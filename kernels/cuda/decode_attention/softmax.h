@@ -1,167 +1,118 @@
-// Softmax of a chunk and the histogram over anchors. Maxima are rounded up to whole numbers in base
-// 2: every rescaling is then by a power of two, exact in floats and in the fixed-point histogram.
+// Softmax of a chunk. Maxima are rounded up to whole numbers in base 2: every rescaling is then by
+// a power of two, exact in floats and in the fixed-point histogram.
 #pragma once
 
-#include "kernels/cuda/decode_attention/codes.h"
 #include "kernels/cuda/decode_attention/pipeline.h"
 #include "kernels/cuda/decode_attention/state.h"
 
 namespace akv::kernels::cuda::decode {
 
-// Logits of the thread's tokens, the warp's maxima, sums to kStats. The weights, relative to the
-// warp's maxima, take the dots' place: only their own thread reads either.
-template <int D, int Heads>
-AKV_DEVICE void local_softmax(const Piecework<D, Heads>& w, const Token (&tokens)[2]) {
-  using L = Layout<D, Heads>;
-  const float* units = w.template at<float>(L::kUnitsOfHeads);
-  float* dots = w.template at<float>(L::kDots) + w.tid;
-  const float* residuals = w.template at<float>(L::kResiduals);
-  float* stats = w.template at<float>(L::kStats) + w.warp * Heads * 3;
-  float weight[2][Heads], largest[Heads];
-#pragma unroll
-  for (int h = 0; h < Heads; ++h) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float x = -INFINITY;
-      if (tokens[i].valid()) {
-        x = units[h] * tokens[i].key_gamma * dots[h * L::kDotStride + i * kThreads];
-        if (tokens[i].key_place() >= 0) x += residuals[h * L::kDotStride + tokens[i].key_place()];
-      }
-      weight[i][h] = x;
-    }
-    largest[h] = fmaxf(weight[0][h], weight[1][h]);
-  }
-  const float mine = fmaxf(ceilf(transposed_reduce(largest, w.lane, MaxOf{})), kNever);
-  float sums[Heads];
-#pragma unroll
-  for (int h = 0; h < Heads; ++h) {
-    const float peak = __shfl_sync(0xffffffffu, mine, h * (32 / Heads));
-#pragma unroll
-    for (int i = 0; i < 2; ++i) weight[i][h] = exp2_approx(weight[i][h] - peak);
-    sums[h] = weight[0][h] + weight[1][h];
-    dots[h * L::kDotStride] = weight[0][h];
-    dots[h * L::kDotStride + kThreads] = weight[1][h];
-  }
-  const float total = transposed_reduce(sums, w.lane, SumOf{});
-  const float gamma0 = fabsf(tokens[0].value_gamma), gamma1 = fabsf(tokens[1].value_gamma);
-#pragma unroll
-  for (int h = 0; h < Heads; ++h) {
-    sums[h] = weight[0][h] * gamma0 + weight[1][h] * gamma1;
-  }
-  const float mass = transposed_reduce(sums, w.lane, SumOf{});
-  if (w.lane % (32 / Heads) != 0) return;
-  float* own = stats + w.lane / (32 / Heads) * 3;
-  own[0] = mine;
-  own[1] = total;
-  own[2] = mass;
-}
+// A thread's part of a chunk: four neighbouring tokens of half the heads. The lanes of a warp have
+// the same heads; kSiblings threads have them.
+template <int Heads>
+struct Quad {
+  static constexpr int kEach = Heads / 2;
+  static constexpr int kSiblings = kThreads / 2;
+  static_assert(kSiblings * 4 == kChunk);
+  float x[kEach][4];  // logits, then weights times coefficients
+  float value_gamma[4];
+  uint32_t slots[2];  // of the values, u16
 
-// How the running state of head lane % Heads moved.
-struct Moved {
-  float rescale = 0;  // of what was summed before
-  int shift = 0;      // of the histogram, to the right
+  AKV_DEVICE static int token(int tid) { return (tid & (kSiblings - 1)) * 4; }
+  AKV_DEVICE static int head(int tid) { return tid >= kSiblings ? kEach : 0; }
+  AKV_DEVICE int slot(int i) const {
+    return static_cast<int>(i % 2 == 0 ? slots[i / 2] & 0xffffu : slots[i / 2] >> 16);
+  }
 };
 
-// Joins the warps' sums of a chunk into the running state: every warp does, with the same result.
+// Logits from the products and residuals, whose place is cleared for the next chunk. The block's
+// maxima go to Shares::peak. After this nobody needs what is staged of the chunk.
 template <int D, int Heads>
-AKV_DEVICE Moved merge_warps(const Piecework<D, Heads>& w, Running* state) {
+AKV_DEVICE void quad_logits(const Piecework<D, Heads>& w, int base, Quad<Heads>* quad) {
   using L = Layout<D, Heads>;
-  constexpr int kEach = kWarps * Heads / 32;  // warps' entries that a lane joins
-  const float* stats = w.template at<float>(L::kStats) + w.lane * 3;
-  float peak = state->peak;
+  const int n = Quad<Heads>::token(w.tid), head = Quad<Heads>::head(w.tid);
+  float gamma[4];
+  int slot[4];
+  load_gammas(w, kKeyGammas, n, gamma);
+  load_gammas(w, kValueGammas, n, quad->value_gamma);
+  load_slots(w, kValueSlots, n, slot);
+  quad->slots[0] = static_cast<uint32_t>(slot[0] | slot[1] << 16);
+  quad->slots[1] = static_cast<uint32_t>(slot[2] | slot[3] << 16);
+  const auto* dots = w.template at<float>(L::kDots) + head * L::kDotStride + n;
+  auto* residuals = w.template at<float>(L::kResiduals) + head * L::kDotStride + n;
+  const int count = w.state().end - base - n;  // of the tokens that are there
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) peak = fmaxf(peak, stats[i * 32 * 3]);
-  for (int offset = Heads; offset < 32; offset *= 2) {
-    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
+  for (int h = 0; h < Quad<Heads>::kEach; ++h) {
+    const float4 d = *reinterpret_cast<const float4*>(dots + h * L::kDotStride);
+    auto* place = reinterpret_cast<float4*>(residuals + h * L::kDotStride);
+    const float4 r = *place;
+    *place = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float(&x)[4] = quad->x[h];
+    x[0] = gamma[0] * d.x + r.x;
+    x[1] = gamma[1] * d.y + r.y;
+    x[2] = gamma[2] * d.z + r.z;
+    x[3] = gamma[3] * d.w + r.w;
   }
-  float total = 0, mass = 0;
+  if (w.state().end - base < kChunk) {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const float scale = power_of_two(stats[i * 32 * 3] - peak);
-    total += stats[i * 32 * 3 + 1] * scale;
-    mass += stats[i * 32 * 3 + 2] * scale;
-  }
-  for (int offset = Heads; offset < 32; offset *= 2) {
-    total += __shfl_xor_sync(0xffffffffu, total, offset);
-    mass += __shfl_xor_sync(0xffffffffu, mass, offset);
-  }
-  Moved moved;
-  moved.rescale = power_of_two(state->peak - peak);
-  const bool first = state->total == 0;
-  const float fixed = first ? 2 * kMaxFixed : state->fixed + peak - state->peak;
-  state->total = state->total * moved.rescale + total;
-  state->mass = state->mass * moved.rescale + mass;
-  state->peak = peak;
-  // All |entries| together stay below 2^31: the mass bounds them.
-  const auto room = static_cast<float>(-exponent_above(state->mass));
-  const bool full = fixed > kMaxFixed || fixed > room + 30.0f;
-  state->fixed = full ? fminf(kMaxFixed, room + 29.0f) : fixed;
-  moved.shift = first ? 0 : static_cast<int>(fminf(fixed - state->fixed, 32.0f));
-  return moved;
-}
-
-// Halves the histogram's entries `shift` times, to nearest.
-template <int D, int Heads>
-AKV_DEVICE void shift_histogram(const Piecework<D, Heads>& w, int shift_of_head) {
+    for (int h = 0; h < Quad<Heads>::kEach; ++h) {
 #pragma unroll
-  for (int h = 0; h < Heads; ++h) {
-    const int shift = __shfl_sync(0xffffffffu, shift_of_head, h);
-    if (shift == 0) continue;
-    int32_t* bins = w.state().histogram + h * w.histogram_words();
-    for (int i = w.tid; i < w.state().anchors; i += kThreads) {
-      bins[i] = shift > 30 ? 0 : (bins[i] + (1 << (shift - 1))) >> shift;
+      for (int i = 0; i < 4; ++i) quad->x[h][i] = i < count ? quad->x[h][i] : -INFINITY;
     }
   }
-}
-
-// Adds the chunk's weights to the histogram, in fixed point: the sum does not depend on the order
-// in which threads come. Leaves the residuals' weights, times their scales, in list order.
-template <int D, int Heads>
-AKV_DEVICE void spread_weights(const Piecework<D, Heads>& w, const Token (&tokens)[2],
-                               const Running& state) {
-  using L = Layout<D, Heads>;
-  auto* list = w.template at<__nv_bfloat16>(L::kWeights);
-  const float* stats = w.template at<float>(L::kStats) + w.warp * Heads * 3;
-  const float* weights = w.template at<float>(L::kDots) + w.tid;
-  const int stride = w.histogram_words();
-  // Of head lane % Heads: from the warp's maximum to the common one, and the histogram's unit.
-  const float own_scale = power_of_two(stats[w.lane % Heads * 3] - state.peak);
-  const float own_unit = power_of_two(state.fixed);
 #pragma unroll
-  for (int h = 0; h < Heads; ++h) {
-    const float scale = __shfl_sync(0xffffffffu, own_scale, h);
-    const float unit = __shfl_sync(0xffffffffu, own_unit, h);
-    if (h >= w.state().heads) continue;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float p = weights[h * L::kDotStride + i * kThreads] * scale;
-      const int count = __float2int_rn(p * tokens[i].value_gamma * unit);
-      if (count != 0) atomicAdd(w.state().histogram + h * stride + tokens[i].value_slot, count);
-      if (tokens[i].value_place() >= 0) {
-        list[h * L::kWeightStride + tokens[i].value_place()] =
-            __float2bfloat16_rn(p * tokens[i].value_scale * kValueUnit);
-      }
-    }
+  for (int h = 0; h < Quad<Heads>::kEach; ++h) {
+    const float(&x)[4] = quad->x[h];
+    const int peak = __float2int_ru(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+    const int largest = __reduce_max_sync(0xffffffffu, peak);
+    if (w.lane == 0) atomicMax(&w.shares().peak[head + h], largest);
   }
 }
 
-// Zeros around the ranges of the list, up to whole groups of 16.
+// Weights relative to the new peaks, to the place of the products; their sums to the thread's own
+// in kSums (registers are short). Bounds of the chunk's mass to Shares.
 template <int D, int Heads>
-AKV_DEVICE void pad_weights(const Piecework<D, Heads>& w, const Range& r) {
+AKV_DEVICE void quad_weights(const Piecework<D, Heads>& w, int parity, Quad<Heads>* quad) {
   using L = Layout<D, Heads>;
-  if (w.tid >= 64) return;
-  auto* list = w.template at<__nv_bfloat16>(L::kWeights);
-  const int end2 = r.two1 - (r.two0 & ~15), first4 = value_list4(r);
-  const int end4 = first4 + r.four1 - (r.four0 & ~15);
-  const int which = w.tid / 16;  // selected, not indexed: an array would lie in memory
-  const int from = which == 0 ? 0 : (which == 1 ? end2 : (which == 2 ? first4 : end4));
-  const int to =
-      which == 0
-          ? r.two0 & 15
-          : (which == 1 ? first4 : (which == 2 ? first4 + (r.four0 & 15) : (end4 + 15) & ~15));
-  const int at = from + w.tid % 16;
-  if (at >= to) return;
-  for (int h = 0; h < Heads; ++h) list[h * L::kWeightStride + at] = __float2bfloat16_rn(0.0f);
+  const int n = Quad<Heads>::token(w.tid), head = Quad<Heads>::head(w.tid);
+  auto* weights = w.template at<float>(L::kDots) + head * L::kDotStride + n;
+  float* sums = w.template at<float>(L::kSums) + w.tid * Quad<Heads>::kEach;
+  Shares<Heads>& shares = w.shares();
+#pragma unroll
+  for (int h = 0; h < Quad<Heads>::kEach; ++h) {
+    const int whole = shares.peak[head + h];
+    const auto peak = static_cast<float>(whole);
+    float(&x)[4] = quad->x[h];
+    float mass = 0, sum = 0;
+    float p[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      p[i] = exp2_approx(x[i] - peak);
+      sum += p[i];
+      x[i] = p[i] * quad->value_gamma[i];
+      mass += fabsf(x[i]);
+    }
+    float& own = sums[h];
+    own = own * power_of_two(shares.running[parity][head + h].peak - whole) + sum;
+    *reinterpret_cast<float4*>(weights + h * L::kDotStride) = make_float4(p[0], p[1], p[2], p[3]);
+    const unsigned units = __float2uint_rz(fminf(mass, kLargestMass) * kMassUnits) + 1u;
+    const unsigned all = __reduce_add_sync(0xffffffffu, units);
+    if (w.lane == 0) atomicAdd(&shares.mass[parity][head + h], all);
+    if (mass > kLargestMass) atomicMax(&shares.large[head + h], exponent_above(mass));
+  }
+}
+
+// The sum of each head's weights over the block, to kTotals.
+template <int D, int Heads>
+AKV_DEVICE void join_totals(const Piecework<D, Heads>& w) {
+  const float* sums = w.template at<float>(Layout<D, Heads>::kSums) + w.tid * Quad<Heads>::kEach;
+  float* totals = w.template at<float>(Layout<D, Heads>::kTotals);
+  const int head = Quad<Heads>::head(w.tid);
+#pragma unroll
+  for (int h = 0; h < Quad<Heads>::kEach; ++h) {
+    const float sum = warp_sum(sums[h]);
+    if (w.lane == 0) totals[(head + h) * 4 + w.warp % 4] = sum;
+  }
 }
 
 }  // namespace akv::kernels::cuda::decode

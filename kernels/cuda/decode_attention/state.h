@@ -21,47 +21,53 @@ struct PieceState {
   CompressedHeadView head;
   const uint8_t* source[12];  // arrays of the head, by RawItem
   int32_t unit_bytes[12];     // per token, or per word of 64
+  int32_t staged[12];         // where a chunk's part begins in shared memory
+  const uint8_t* stream[8];   // codes and scales, by describe_stream
+  int32_t stream_bytes[8];    // of a residual there
   Range ranges[2];            // of the chunk: keys, values
   int32_t* histogram;         // [Heads][histogram_stride(k)]
+  const uint4* halves;        // the keys' anchors, where rows() does not hold them
   const float* signs;
   const float* q;  // of the part's first head
-  int32_t heads;   // of the part
+  int32_t head_dim;
+  int32_t heads;  // of the part
   int32_t begin, end;
+  int32_t index;  // of the piece in the plan
   int32_t prefix, anchors, window;
-  int32_t post;      // domain of the key residuals
-  int32_t resident;  // rows() holds all the keys' anchors; else 16 rows of each warp
-  int32_t stale;     // it does not hold them yet
+  int32_t post;           // domain of the key residuals
+  int32_t resident;       // rows() holds all the keys' anchors; else 16 rows of each warp
+  int32_t stale;          // it does not hold them yet
+  int32_t steep;          // RoPE's pairs are all too fast for Bands
+  int32_t largest_scale;  // in a sample of the value residuals, the float's bits
+  int32_t wide;           // its slow pairs are slow enough for a chunk
 };
-static_assert(sizeof(PieceState) <= 640);
+static_assert(sizeof(PieceState) <= 768);
 static_assert(sizeof(CompressedHeadView) % 4 == 0);
 
-// A token of a chunk, in the registers of the thread that owns it. Places are one more than those
-// in the lists, so that 0 is none.
-struct Token {
-  float key_gamma = 0;
-  float value_gamma = 0;
-  float value_scale = 0;    // of its residual
-  int32_t value_slot = -1;  // -1: no token of the piece
-  uint32_t places = 0;      // of its residuals' logits (low half) and weight (high half)
-
-  AKV_DEVICE bool valid() const { return value_slot >= 0; }
-  AKV_DEVICE int key_place() const { return static_cast<int>(places & 0xffffu) - 1; }
-  AKV_DEVICE int value_place() const { return static_cast<int>(places >> 16) - 1; }
-};
-
-// Softmax so far of head lane % Heads; the same in all warps.
-//   peak   whole; weights are 2^(logit - peak)
-//   total  sum of weights, mass: sum of weights times |coefficient| (bounds the histogram)
+// Softmax so far of a head. Peaks are whole numbers in base 2: weights are 2^(logit - peak).
+//   mass   at least the sum of weights times |coefficient|: bounds the histogram
 //   fixed  the histogram counts in units of 2^-fixed (relative to peak)
 struct Running {
-  float peak = -1e6f;
-  float total = 0;
-  float mass = 0;
-  float fixed = 0;
+  int32_t peak;
+  float mass;
+  int32_t fixed;
+  int32_t pad;
 };
 static_assert(sizeof(Running) == 16);
-inline constexpr float kMaxFixed = 100.0f;
-inline constexpr float kNever = -1e6f;
+inline constexpr int kMaxFixed = 100;
+inline constexpr int kNever = -1000000;
+
+// What warps tell each other of a chunk's softmax.
+template <int Heads>
+struct Shares {
+  int32_t peak[Heads];        // of all chunks so far
+  uint32_t mass[2][Heads];    // of this chunk (by parity) in units of 1 / kMassUnits
+  int32_t large[Heads];       // 2^large is more than any thread's part of a chunk's mass, or 0
+  Running running[2][Heads];  // before this chunk, by its parity
+};
+AKV_DEVICE int parity_of(int token) { return token / kChunk & 1; }
+inline constexpr float kMassUnits = 4096.0f;
+inline constexpr float kLargestMass = 4096.0f;  // of a thread's, that such units can count
 
 template <class T>
 AKV_DEVICE T* shared_at(unsigned char* shared, int64_t offset) {
@@ -83,22 +89,18 @@ struct Piecework {
   }
   // The keys' anchors as halves in the order of rotation.
   AKV_DEVICE uint4* rows() const { return shared_at<uint4>(shared, args->rows_offset); }
-  // Between chunks the running state lies in shared memory, each warp's own; lanes of a head write
-  // and read the same.
-  AKV_DEVICE Running& running() const {
-    return shared_at<Running>(shared, L::kRunning)[warp * Heads + lane % Heads];
-  }
+  AKV_DEVICE Shares<Heads>& shares() const { return *shared_at<Shares<Heads>>(shared, L::kShares); }
   AKV_DEVICE PairOrder order() const {
     return {args->rope.half, args->rope.pairs == RopePairs::kInterleaved};
   }
   AKV_DEVICE int histogram_words() const {
     return static_cast<int>(histogram_stride(state().anchors));
   }
-  AKV_DEVICE unsigned char* raw(int item) const {
-    const int64_t offset = item < kKeyMask
-                               ? int64_t{item} * L::kRawTokens
-                               : int64_t{4} * L::kRawTokens + (item - kKeyMask) * L::kRawWords;
-    return shared + L::kRaw + offset;
+  // Buffers of the arrays of a chunk.
+  AKV_DEVICE static int32_t raw_offset(int item) {
+    return static_cast<int32_t>(L::kRaw) +
+           (item < kKeyMask ? item * L::kRawTokens
+                            : 4 * L::kRawTokens + (item - kKeyMask) * L::kRawWords);
   }
 };
 

@@ -1,223 +1,179 @@
-// Value side: residuals of a chunk summed in the rotated domain, and at a piece's end the product
-// of the histogram with the anchors. A warp owns 16 or 32 coordinates of all heads; where that
-// makes more warps than needed, two share them and their sums are joined at the end.
+// Value residuals of a chunk, summed in the rotated domain.
 #pragma once
 
 #include "kernels/cuda/decode_attention/codes.h"
 #include "kernels/cuda/decode_attention/pipeline.h"
-#include "kernels/cuda/decode_attention/state.h"
+#include "kernels/cuda/decode_attention/tiles.h"
 
 namespace akv::kernels::cuda::decode {
 
-template <int D>
-struct Tiles {
-  static constexpr int kEach = D >= 128 ? 2 : 1;     // neighbouring tiles of a warp
-  static constexpr int kColumns = D / 16 / kEach;    // warps that cover all tiles
-  static constexpr int kShares = kWarps / kColumns;  // warps of a tile
-
-  AKV_DEVICE static int first(int warp) { return warp % kColumns * kEach; }
-  AKV_DEVICE static int share(int warp) { return warp / kColumns; }
-  AKV_DEVICE static bool idle(int warp) { return share(warp) >= kShares; }
+// Lane g has word 8 p + g of a 2-bit row in pass p, all 16 coordinates of it: each of eight tiles
+// has two of them as its rows g and g + 8, those whose codes come together out of value_levels().
+// Where registers do not hold all tiles, two warps share them: a part has the codes in bytes 0 and
+// 2 of the words, or in 1 and 3.
+template <int D, int Heads>
+struct ResidualTiles {
+  static constexpr int kParts = D == 128 && Heads == 8 ? 2 : 1;
+  static constexpr int kWords = D / 16;
+  static constexpr int kPasses = (kWords + 7) / 8;
+  static constexpr int kEach = 8 / kParts;  // tiles of a pass
+  static constexpr int kTiles = kEach * kPasses;
+  // First code in the word of tile e of a pass: bit 0 odd codes, bit 1 bytes 1 and 3 (where parts
+  // do not tell), then bytes 2 and 3.
+  AKV_DEVICE static int code(int e, int part) {
+    if (kParts == 2) return (e & 1) + 4 * part + e / 2 * 8;
+    return (e & 1) + e / 2 % 2 * 4 + e / 4 * 8;
+  }
+  AKV_DEVICE static int coordinate(int tile, int part, int g, int row) {
+    const int word = tile / kEach * 8 + g;
+    return word < kWords ? word * 16 + code(tile % kEach, part) + 2 * row : D;
+  }
 };
 
-// Rows 2t, 2t + 1, 2t + 8, 2t + 9 of a group of 16 value residuals, by their first words; rows that
+// A group of 16 value residuals as a lane sees it: residuals 2t, 2t + 1, 2t + 8, 2t + 9. Those that
 // are not there repeat the last one, their weights are zero.
-struct ValueRows {
+struct ValueGroup {
   CodeWords codes;
   int row[4];
 
-  AKV_DEVICE ValueRows(const uint8_t* stream, int first, int n, int row_words, int t)
-      : codes(stream) {
+  AKV_DEVICE ValueGroup(const uint8_t* stream, int first, int n, int t) : codes(stream) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int index = first + 2 * t + i % 2 + i / 2 * 8;
-      row[i] = (index < n ? index : n - 1) * row_words;
+      row[i] = index < n ? index : n - 1;
     }
   }
 };
 
-// A operand: coordinates g and g + 8 of a tile in rows, residuals along k.
-AKV_DEVICE void value_levels2(const ValueRows& rows, int tile, int g, uint32_t (&a)[4]) {
-  const LevelPool pool = value_pool();
+// What weights are multiplied with on top of their scales: see sample_scales.
+AKV_DEVICE float weight_unit(const PieceState& s) {
+  const float largest = __int_as_float(s.largest_scale);
+  return largest > 0.0f ? power_of_two(-4 - exponent_above(largest)) : 1.0f;
+}
+AKV_DEVICE float to_half_range(float x) { return fminf(fmaxf(x, -65504.0f), 65504.0f); }
+
+// The weights times scales of the group as B operand: column g is head g % Heads.
+template <int D, int Heads>
+AKV_DEVICE void group_weights(const Piecework<D, Heads>& w, float unit, const Scales& scales,
+                              const ValueGroup& group, const uint16_t* list, uint32_t (&b)[2]) {
+  using L = Layout<D, Heads>;
+  const float* weights = w.template at<float>(L::kDots) + w.g % Heads * L::kDotStride;
+  float scale[4];
+  scales.load(group.row, scale);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const uint32_t x = rows.codes.load(rows.row[2 * i] + tile) >> (2 * g);
-    const uint32_t y = rows.codes.load(rows.row[2 * i + 1] + tile) >> (2 * g);
-    const uint32_t s = selectors((x & 0x00030003u) | (y & 0x00030003u) << 8);
-    a[2 * i] = pick(pool, s);
-    a[2 * i + 1] = pick(pool, s >> 16);
+    const uint32_t two = *reinterpret_cast<const uint32_t*>(list + 2 * w.t + 8 * i);
+    const float x = weights[two & 0xffffu] * scale[2 * i];
+    const float y = weights[two >> 16] * scale[2 * i + 1];
+    b[i] = pack_half2(to_half_range(x * unit), to_half_range(y * unit));
   }
 }
 
-AKV_DEVICE void value_levels4(const ValueRows& rows, int tile, int g, const uint32_t* levels,
-                              uint32_t (&a)[4]) {
+// z += levels x weights of a group. Words of residuals 2t and 2t + 1 (and of the other two) are
+// interleaved by bytes, so that codes of both stand in neighbouring nibbles.
+template <int D, int Heads>
+AKV_DEVICE void add_group2(const ValueGroup& group, int g, int part, const uint32_t (&b)[2],
+                           float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
+  using T = ResidualTiles<D, Heads>;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int p = 0; p < T::kPasses; ++p) {
+    const int word = 8 * p + g < T::kWords ? 8 * p + g : 0;
+    uint32_t x[4];
+    const int index[4] = {group.row[0] * T::kWords + word, group.row[1] * T::kWords + word,
+                          group.row[2] * T::kWords + word, group.row[3] * T::kWords + word};
+    group.codes.load4(index, x);
+#pragma unroll
+    for (int e = 0; e < T::kEach / 2; ++e) {  // bytes 0 and 2, or 1 and 3; even or odd codes
+      const uint32_t select = (T::kParts == 2 ? part : e / 2) == 0 ? 0x6240u : 0x7351u;
+      const uint32_t c0 = prmt(x[0], x[1], select) >> (e % 2 * 2) & 0x33333333u;
+      const uint32_t c1 = prmt(x[2], x[3], select) >> (e % 2 * 2) & 0x33333333u;
+      uint32_t a[4];
+      value_levels(c0, &a[0], &a[1]);
+      value_levels(c1, &a[2], &a[3]);
+      mma_f16(z[T::kEach * p + e], a, b);
+      value_levels(c0 >> 16, &a[0], &a[1]);
+      value_levels(c1 >> 16, &a[2], &a[3]);
+      mma_f16(z[T::kEach * p + e + T::kEach / 2], a, b);
+    }
+  }
+}
+
+template <int D, int Heads>
+AKV_DEVICE void add_group4(const ValueGroup& group, int g, int part, const uint32_t* levels,
+                           const uint32_t (&b)[2], float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
+  using T = ResidualTiles<D, Heads>;
+  constexpr int kHalf = T::kEach / 2;
+#pragma unroll
+  for (int p = 0; p < T::kPasses; ++p) {
+    const int word = 8 * p + g < T::kWords ? 2 * (8 * p + g) : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int word = tile * 2 + half;
-      const uint32_t x = rows.codes.load(rows.row[2 * i] + word) >> (4 * g) & 15u;
-      const uint32_t y = rows.codes.load(rows.row[2 * i + 1] + word) >> (4 * g) & 15u;
-      a[2 * i + half] = high_pair(levels[x], levels[y]);
+      uint32_t x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[i] = group.codes.load(group.row[i] * (2 * T::kWords) + word + half);
+      }
+#pragma unroll
+      for (int e = kHalf * half; e < kHalf * half + kHalf; ++e) {
+        uint32_t a[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int shift = 4 * ((T::code(e, part) & 7) + i % 2 * 2);
+          a[i] = high_pair(levels[x[i / 2 * 2] >> shift & 15u],
+                           levels[x[i / 2 * 2 + 1] >> shift & 15u]);
+        }
+        mma_f16(z[T::kEach * p + e], a, b);
+      }
     }
   }
 }
 
-// z += weights x levels over the chunk's residuals.
+// z += weights x levels over the chunk's residuals, a group of 16 per warp (or two).
 template <int D, int Heads>
 AKV_DEVICE void value_residuals(const Piecework<D, Heads>& w, const Range& r,
-                                float (&z)[Tiles<D>::kEach][4]) {
+                                float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
   using L = Layout<D, Heads>;
-  if (Tiles<D>::idle(w.warp)) return;
   const CompressedSideView& side = w.state().head.value;
   const uint32_t* levels = w.template at<uint32_t>(L::kLevels);
-  const auto* list = w.template at<uint32_t>(L::kWeights) + w.g % Heads * (L::kWeightStride / 2);
-  const int groups2 = r.two1 > r.two0 ? (r.two1 + 15) / 16 - r.two0 / 16 : 0;
-  const int groups4 = r.four1 > r.four0 ? (r.four1 + 15) / 16 - r.four0 / 16 : 0;
+  const float unit = weight_unit(w.state());
+  constexpr int kParts = ResidualTiles<D, Heads>::kParts;
+  const int part = w.warp % kParts;
+  const int groups2 = groups_of(r.two0, r.two1);
+  const int groups4 = groups_of(r.four0, r.four1);
 #pragma unroll 1
-  for (int i = Tiles<D>::share(w.warp); i < groups2 + groups4; i += Tiles<D>::kShares) {
+  for (int i = w.warp / kParts; i < groups2 + groups4; i += kWarps / kParts) {
     const bool four = i >= groups2;
-    const int at = four ? value_list4(r) + (i - groups2) * 16 : i * 16;
-    const uint32_t b[2] = {list[at / 2 + w.t], list[at / 2 + w.t + 4]};
-    const int first = four ? (r.four0 / 16 + i - groups2) * 16 : (r.two0 / 16 + i) * 16;
-    const ValueRows rows(four ? side.codes4 : side.codes2, first,
-                         static_cast<int>(four ? side.n4 : side.n2), four ? D / 8 : D / 16, w.t);
-#pragma unroll
-    for (int e = 0; e < Tiles<D>::kEach; ++e) {
-      const int tile = Tiles<D>::first(w.warp) + e;
-      uint32_t a[4];
-      if (four) {
-        value_levels4(rows, tile, w.g, levels, a);
-      } else {
-        value_levels2(rows, tile, w.g, a);
-      }
-      mma_bf16(z[e], a, b);
+    const int k = four ? i - groups2 : i;
+    const int first = (((four ? r.four0 : r.two0) >> 4) + k) * 16;
+    const ValueGroup group(four ? side.codes4 : side.codes2, first,
+                           static_cast<int>(four ? side.n4 : side.n2), w.t);
+    const uint16_t* list = w.template at<uint16_t>(four ? L::kValueList4 : L::kValueList2);
+    uint32_t b[2];
+    group_weights(w, unit, Scales(w.state(), true, four), group, list + 16 * k, b);
+    if (four) {
+      add_group4<D, Heads>(group, w.g, part, levels, b, z);
+    } else {
+      add_group2<D, Heads>(group, w.g, part, b, z);
     }
   }
 }
 
-// Columns of the accumulators, heads 2t and 2t + 1, take the factors of lanes 2t and 2t + 1.
-template <int Each>
-AKV_DEVICE void rescale_columns(float factor, int t, float (&z)[Each][4]) {
-  const float even = __shfl_sync(0xffffffffu, factor, 2 * t);
-  const float odd = __shfl_sync(0xffffffffu, factor, 2 * t + 1);
-#pragma unroll
-  for (int e = 0; e < Each; ++e) {
-    z[e][0] *= even;
-    z[e][1] *= odd;
-    z[e][2] *= even;
-    z[e][3] *= odd;
-  }
-}
-
-// The histogram as bf16 pairs {high, low}, together 16 bits of mantissa, in its own place.
+// Columns of the accumulators, heads 2t and 2t + 1, to a chunk's new peaks.
 template <int D, int Heads>
-AKV_DEVICE void split_histogram(const Piecework<D, Heads>& w, const Running& state) {
-  const int words = w.histogram_words();
+AKV_DEVICE void rescale_residuals(const Piecework<D, Heads>& w, int parity,
+                                  float (&z)[ResidualTiles<D, Heads>::kTiles][4]) {
+  const Shares<Heads>& shares = w.shares();
+  const int head = 2 * w.t % Heads;
+  const int even = shares.running[parity][head].peak - shares.peak[head];
+  const int odd = shares.running[parity][head + 1].peak - shares.peak[head + 1];
+  if (!__any_sync(0xffffffffu, (even | odd) != 0)) return;
+  const float f = power_of_two(even), s = power_of_two(odd);
 #pragma unroll
-  for (int h = 0; h < Heads; ++h) {
-    const float unit = power_of_two(-__shfl_sync(0xffffffffu, state.fixed, h));
-    for (int i = w.tid; i < words; i += kThreads) {
-      const float x = static_cast<float>(w.state().histogram[h * words + i]) * unit;
-      const uint32_t high = pack_bf16x2(x, 0.0f);
-      const uint32_t low = pack_bf16x2(x - low_bf16(high), 0.0f);
-      w.state().histogram[h * words + i] = static_cast<int32_t>(low_pair(high, low));
-    }
-  }
-}
-
-// o += 16 bins x their anchors' words: coordinates 2g and 2g + 1 of a tile in rows, anchors along
-// k.
-AKV_DEVICE void multiply_bins(const int32_t* bins, const uint32_t (&x)[4], float (&o)[4]) {
-  const int2 p = *reinterpret_cast<const int2*>(bins);
-  const int2 q = *reinterpret_cast<const int2*>(bins + 8);
-  const auto px = static_cast<uint32_t>(p.x), py = static_cast<uint32_t>(p.y);
-  const auto qx = static_cast<uint32_t>(q.x), qy = static_cast<uint32_t>(q.y);
-  const uint32_t high[2] = {low_pair(px, py), low_pair(qx, qy)};
-  const uint32_t low[2] = {high_pair(px, py), high_pair(qx, qy)};
-  const uint32_t a[4] = {low_pair(x[0], x[1]), high_pair(x[0], x[1]), low_pair(x[2], x[3]),
-                         high_pair(x[2], x[3])};
-  mma_bf16(o, a, high);
-  mma_bf16(o, a, low);
-}
-
-// o += histogram x anchors, over the warp's share of groups of 16. A thread reads anchors 2t, 2t +
-// 1, 2t + 8, 2t + 9 of each: four loads at fixed distances, but in the last group, which may be
-// short.
-template <int D, int Heads>
-AKV_DEVICE void histogram_times_anchors(const Piecework<D, Heads>& w,
-                                        float (&o)[Tiles<D>::kEach][4]) {
-  if (Tiles<D>::idle(w.warp)) return;
-  constexpr int kRow = D / 2;  // words
-  constexpr int kStep = Tiles<D>::kShares * 16;
-  const int anchors = w.state().anchors;
-  const auto* words = reinterpret_cast<const uint32_t*>(w.state().head.value.anchors) +
-                      Tiles<D>::first(w.warp) * 8 + w.g;
-  const int32_t* bins = w.state().histogram + w.g % Heads * w.histogram_words() + 2 * w.t;
-  int at = Tiles<D>::share(w.warp) * 16;
-#pragma unroll 2
-  for (; at + 16 <= anchors; at += kStep) {
-    const uint32_t* row = words + (at + 2 * w.t) * kRow;
-#pragma unroll
-    for (int e = 0; e < Tiles<D>::kEach; ++e, row += 8) {
-      const uint32_t x[4] = {__ldg(row), __ldg(row + kRow), __ldg(row + 8 * kRow),
-                             __ldg(row + 9 * kRow)};
-      multiply_bins(bins + at, x, o[e]);
-    }
-  }
-  if (at >= anchors) return;
-#pragma unroll
-  for (int e = 0; e < Tiles<D>::kEach; ++e) {
-    uint32_t x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int anchor = at + 2 * w.t + i % 2 + i / 2 * 8;
-      x[i] = __ldg(words + (anchor < anchors ? anchor : anchors - 1) * kRow + e * 8);
-    }
-    multiply_bins(bins + at, x, o[e]);
-  }
-}
-
-// Where warps share a tile, their sums meet in the first one's registers.
-template <int D, int Heads>
-AKV_DEVICE void join_shares(const Piecework<D, Heads>& w, float (&z)[Tiles<D>::kEach][4]) {
-  using L = Layout<D, Heads>;
-  if constexpr (Tiles<D>::kShares > 1) {
-    static_assert(Tiles<D>::kShares == 2);
-    auto* other = w.template at<float4>(L::kDots) + Tiles<D>::first(w.warp) * 32 + w.lane;
-    __syncthreads();
-#pragma unroll
-    for (int e = 0; e < Tiles<D>::kEach; ++e) {
-      if (Tiles<D>::share(w.warp) != 1) continue;
-      other[e * 32] = make_float4(z[e][0], z[e][1], z[e][2], z[e][3]);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int e = 0; e < Tiles<D>::kEach; ++e) {
-      if (Tiles<D>::share(w.warp) != 0) continue;
-      const float4 x = other[e * 32];
-      z[e][0] += x.x;
-      z[e][1] += x.y;
-      z[e][2] += x.z;
-      z[e][3] += x.w;
-    }
-  }
-}
-
-// Accumulators to the piece's partial result: rows are coordinates row_step * g and
-// row_step * g + second of the tile.
-template <int D, int Heads>
-AKV_DEVICE void write_tiles(const Piecework<D, Heads>& w, const float (&z)[Tiles<D>::kEach][4],
-                            int row_step, int second, float* out) {
-  if (Tiles<D>::share(w.warp) != 0) return;
-#pragma unroll
-  for (int e = 0; e < Tiles<D>::kEach; ++e) {
-    const int d = (Tiles<D>::first(w.warp) + e) * 16 + row_step * w.g;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int head = 2 * w.t + i % 2;
-      if (head < w.state().heads) out[head * partial_stride(D) + d + i / 2 * second] = z[e][i];
-    }
+  for (int i = 0; i < ResidualTiles<D, Heads>::kTiles; ++i) {
+    z[i][0] *= f;
+    z[i][1] *= s;
+    z[i][2] *= f;
+    z[i][3] *= s;
   }
 }
 

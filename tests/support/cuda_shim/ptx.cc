@@ -124,6 +124,41 @@ void mma16_work(void* const* lanes, uint32_t arrived) {
   multiply<16>(lanes, a, b);
 }
 
+struct IntegerMmaLane {
+  int32_t* d;
+  const uint32_t* a;
+  const uint32_t* b;
+};
+
+// Byte i of a register, with its sign.
+int signed_byte(uint32_t word, int i) { return static_cast<int8_t>(word >> (8 * i)); }
+
+void mma_s8_work(void* const* lanes, uint32_t arrived) {
+  if (arrived != ~uint32_t{0}) fail_kernel("mma needs all lanes of the warp");
+  int a[16][32];
+  int b[32][8];
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const auto* self = static_cast<const IntegerMmaLane*>(lanes[lane]);
+    const int g = lane / 4;
+    const int t = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      for (int r = 0; r < 4; ++r) {
+        a[g + 8 * (r & 1)][4 * t + 16 * (r >> 1) + i] = signed_byte(self->a[r], i);
+      }
+      for (int r = 0; r < 2; ++r) b[4 * t + 16 * r + i][g] = signed_byte(self->b[r], i);
+    }
+  }
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const auto* self = static_cast<const IntegerMmaLane*>(lanes[lane]);
+    for (int i = 0; i < 4; ++i) {
+      int sum = 0;
+      for (int k = 0; k < 32; ++k)
+        sum += a[lane / 4 + 8 * (i >> 1)][k] * b[k][lane % 4 * 2 + i % 2];
+      self->d[i] += sum;
+    }
+  }
+}
+
 // tf32: the hardware does not read the low 13 bits.
 float widen_tf32(uint32_t bits) { return std::bit_cast<float>(bits & ~uint32_t{0x1fff}); }
 
@@ -170,6 +205,10 @@ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 }
 void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   multiply_together(mma16_work<F16>, "mma_f16", d, a, b);
+}
+void mma_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  IntegerMmaLane lane{d, a, b};
+  warp_operation(~uint32_t{0}, mma_s8_work, "mma_s8", &lane);
 }
 void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   multiply_together(mma_tf32_work, "mma_tf32", d, a, b);

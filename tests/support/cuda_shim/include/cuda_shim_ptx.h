@@ -37,6 +37,7 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { ldmatrix(r, 4
 
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void mma_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 // Round to nearest, ties away from zero, to 10 bits of mantissa.
