@@ -26,7 +26,8 @@ class NcclStandIn final : public Nccl {
   std::atomic<bool> nobody_joins{false};  // ready() stays false
   std::atomic<bool> refuse{false};        // join() fails
   std::atomic<bool> refuse_sends{false}, refuse_receives{false};  // the calls themselves fail
-  std::atomic<bool> fail_sender{false};  // once all is copied, the sender alone hears of a failure
+  std::atomic<bool> fail_sender{
+      false};  // once a message is received, its sender hears of a failure
   std::atomic<uint32_t> version_number{22809};
   std::atomic<uint64_t> messages{0};  // copied
   std::atomic<uint64_t> joined{0};    // ends made
@@ -68,6 +69,7 @@ class NcclStandIn final : public Nccl {
     size_t sent_bytes = 0, received_bytes = 0;
     TimePoint met{};
     bool copied = false;
+    bool receiver_knows = false;
   };
   struct Wire {
     std::mutex mutex;
@@ -111,12 +113,13 @@ class NcclStandIn final : public Nccl {
       std::lock_guard lock(wire_->mutex);
       if (wire_->failed) return make_error(Code::kUnavailable, "the network failed");
       if (wire_->aborted) return make_error(Code::kUnavailable, "the other rank has aborted");
-      Result<bool> copied = copy(wire_->messages[operation]);
-      if (rank_ == 0 && nccl_.fail_sender) {
-        if (!copied.ok() || !*copied) return copied;
-        return make_error(Code::kUnavailable, "the sender's network failed");
-      }
-      return copied;
+      Message& message = wire_->messages[operation];
+      Result<bool> copied = copy(message);
+      if (!copied.ok() || !*copied) return copied;
+      if (rank_ == 1) message.receiver_knows = true;
+      if (rank_ == 1 || !nccl_.fail_sender) return true;
+      if (!message.receiver_knows) return false;
+      return make_error(Code::kUnavailable, "the sender's network failed");
     }
     uint32_t window() const override { return 4; }
     void abort() override {
