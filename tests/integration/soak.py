@@ -11,6 +11,7 @@ import collections
 import http.client
 import json
 import random
+import re
 import signal
 import sys
 import threading
@@ -105,7 +106,8 @@ class Soak:
             got = reply["choices"][0]["text"]
             self.count("right") if got == want else self.count("WRONG", f"case {case}: {got!r}")
         elif status in (429, 503, 504) and reply["error"]["message"]:
-            self.count(f"refused {status}")
+            reason = re.sub(r"[0-9.:]*[0-9]", "#", reply["error"]["message"])
+            self.count(f"refused {status}: {reason[:120]}")
         else:
             self.count("BAD STATUS", f"case {case}: {status} {reply}")
 
