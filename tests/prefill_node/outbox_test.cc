@@ -142,7 +142,8 @@ TEST_F(Shipping, DeviceMemoryGoesToShipmentsThatReadItAndIsLetGo) {
                     ->ship(sender, to, after_ms(5000),
                            [&](const ShipmentReport& r) { reported.set_value(r); })
                     .ok());
-    EXPECT_TRUE(state->wants_device());
+    // The second time everything is there, and may have gone by now.
+    EXPECT_TRUE(round > 0 || state->wants_device());
     for (int layer = 0; round == 0 && layer < 2; ++layer) {
       std::shared_ptr<std::byte> device(new std::byte[1], std::default_delete<std::byte[]>());
       kept.push_back(device);
