@@ -174,6 +174,8 @@ TEST_P(NcclTransport, ACallThatFailsIsNoSuccess) {
       if (first_passes) {
         EXPECT_TRUE(t.sent.failure().has_value());
         EXPECT_TRUE(t.landing.events.failure().has_value());
+        EXPECT_EQ(t.sent.records(), 1u);
+        EXPECT_EQ(t.landing.events.records(), 1u);
       } else {  // nothing was sent yet, so all of it came plain
         EXPECT_TRUE(t.sent.complete());
         EXPECT_TRUE(t.landing.events.complete());
