@@ -1,6 +1,5 @@
 #include "decode_node/config.h"
 
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -195,16 +194,6 @@ EngineOptions Config::engine_options(const EngineDevice& where) const {
   options.max_queue_requests = static_cast<size_t>(max_queue);
   options.lease_ms = lease_ms;
   return options;
-}
-
-uint64_t Config::room_for_weights() const {
-  const uint64_t memory = memory_limit_bytes();
-  uint64_t taken = memory / 10 + (max_state_bytes > 0 ? max_state_bytes : memory / 2);
-  if (local) {
-    taken += outbox_bytes > 0 ? outbox_bytes : memory / 10;
-    taken += max_prefill_bytes > 0 ? max_prefill_bytes : memory / 4;
-  }
-  return memory - std::min(memory, taken);
 }
 
 }  // namespace akv::decode

@@ -45,8 +45,6 @@ struct Config : NodeConfig {
   Status validate() const;
   Result<DispatcherOptions> dispatcher_options() const;
   EngineOptions engine_options(const EngineDevice& where) const;
-  // Memory that the budgets above leave, less a tenth of the limit for all else.
-  uint64_t room_for_weights() const;
 
  private:
   void declare_plan(Schema& schema);

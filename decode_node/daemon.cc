@@ -1,6 +1,9 @@
 // Construction, start and stop; messages are in daemon_messages.cc.
 #include "decode_node/daemon.h"
 
+#include <algorithm>
+
+#include "common/device/host.h"
 #include "common/model/wire.h"
 #include "common/net/admin.h"
 #include "decode_node/engine/cpu_step.h"
@@ -100,7 +103,7 @@ Result<ReadyAddresses> Daemon::start() {
                                 {"transport", transport_note_}});
   if (parts_.engine && !parts_.device.is_gpu()) {
     parts_.huge_weights =
-        std::make_unique<HugeWeights>(parts_.model, config_.room_for_weights(), context_.log);
+        std::make_unique<HugeWeights>(parts_.model, room_for_weights(), context_.log);
   }
   ReadyAddresses ready{{"http", parts_.api->address().str()}, {"control", control.str()}};
   if (parts_.receiver && !config_.local) {
@@ -178,6 +181,14 @@ Status Daemon::start_engine() {
   hello_.capacity.max_sessions = options.max_sessions;
   hello_.capacity.max_state_bytes = options.max_state_bytes;
   return {};
+}
+
+// Memory that the budgets of the parts leave, less a tenth of the limit for all else.
+uint64_t Daemon::room_for_weights() const {
+  const uint64_t memory = memory_limit_bytes();
+  uint64_t taken = memory / 10 + hello_.capacity.max_state_bytes;
+  if (parts_.local) taken += parts_.local->budget_bytes();
+  return memory - std::min(memory, taken);
 }
 
 Status Daemon::start_front() {

@@ -66,6 +66,7 @@ class Daemon : private api::ApiObserver {
   Daemon(const Config& config, const AppContext& context) : config_(config), context_(context) {}
   Status create_components();
   Status start_engine();
+  uint64_t room_for_weights() const;
   Status choose_device();
   Result<EngineParts> make_engine() const;
   Status start_receiver();

@@ -24,7 +24,8 @@ class LocalPrefillImpl : public LocalPrefill {
                    MetricsRegistry& metrics, Logger log, std::function<void(PeerEvent&&)> emit,
                    std::unique_ptr<transport::Sender> sender,
                    std::unique_ptr<transport::Receiver> receiver)
-      : probe_(metrics, /*shared_process=*/true),
+      : budget_bytes_(options.outbox_bytes + options.scheduler.max_prefill_bytes),
+        probe_(metrics, /*shared_process=*/true),
         receiver_(std::move(receiver)),
         sender_(std::move(sender)),
         service_(std::make_unique<prefill::PrefillService>(
@@ -46,12 +47,14 @@ class LocalPrefillImpl : public LocalPrefill {
   void drain() override { service_->drain(); }
   bool idle() const override { return service_->idle(); }
   proto::Load load() const override { return service_->load(); }
+  uint64_t budget_bytes() const override { return budget_bytes_; }
   void stop() override {
     service_->stop();
     sender_.reset();
   }
 
  private:
+  const uint64_t budget_bytes_;
   prefill::Probe probe_;
   std::unique_ptr<transport::Receiver> receiver_;
   std::unique_ptr<transport::Sender> sender_;

@@ -36,6 +36,7 @@ class LocalPrefill {
   // [thread-safe]
   virtual bool idle() const = 0;
   virtual proto::Load load() const = 0;
+  virtual uint64_t budget_bytes() const = 0;  // of prompts in work and of the outbox
   // Ends its threads and transfers; the control thread must have stopped.
   virtual void stop() = 0;
 };

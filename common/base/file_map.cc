@@ -28,15 +28,19 @@ Error io_error(const std::string& path, const char* what) {
   return make_error(code, fmt::format("{} {}: {}", what, path, std::strerror(number)), path);
 }
 
-std::byte* align_up(void* p) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  return reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
-}
+size_t whole_pages(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
-// Address space, aligned to huge pages somewhere inside; null where there is none.
-void* reserve(size_t size, int protection) {
-  void* p = ::mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return p == MAP_FAILED ? nullptr : p;
+// Address space of whole_pages(size), aligned to huge pages; null where there is none.
+std::byte* reserve(size_t size, int protection) {
+  const size_t kept = whole_pages(size), asked = kept + kHugePage;
+  void* p = ::mmap(nullptr, asked, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  auto* room = static_cast<std::byte*>(p);
+  const size_t before =
+      whole_pages(reinterpret_cast<uintptr_t>(p)) - reinterpret_cast<uintptr_t>(p);
+  if (before > 0) ::munmap(room, before);
+  ::munmap(room + before + kept, kHugePage - before);
+  return room + before;
 }
 
 bool huge_pages_given() {
@@ -55,30 +59,23 @@ bool move_pages(std::byte* pages, size_t size, std::byte* to) {
 // Copies [from, from + size), the file's bytes at `offset`, to huge pages and puts them in its
 // place. Both ends are aligned.
 Status move_piece(std::byte* from, size_t size, int fd, size_t offset) {
-  void* room = reserve(size + kHugePage, PROT_READ | PROT_WRITE);
-  if (room == nullptr) return make_error(Code::kResourceExhausted, "no memory for huge pages");
-  std::byte* copy = align_up(room);
-  std::byte* end = static_cast<std::byte*>(room) + size + kHugePage;
+  std::byte* copy = reserve(size, PROT_READ | PROT_WRITE);
+  if (copy == nullptr) return make_error(Code::kResourceExhausted, "no memory for huge pages");
   if (::madvise(copy, size, MADV_HUGEPAGE) != 0) {
-    ::munmap(room, size + kHugePage);
+    ::munmap(copy, size);
     return make_error(Code::kUnsupported, "the system gives no huge pages");
   }
   std::memcpy(copy, from, size);
   // One step for readers: the kernel holds the address space's lock from unmapping to moving.
-  if (::mprotect(copy, size, PROT_READ) != 0 || !move_pages(copy, size, from)) {
-    const int number = errno;
-    // The kernel may have unmapped the place before it failed.
-    const void* back =
-        ::mmap(from, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, static_cast<off_t>(offset));
-    AKV_CHECK(back == from);
-    ::munmap(room, size + kHugePage);
-    return make_error(Code::kResourceExhausted,
-                      fmt::format("cannot move pages: {}", std::strerror(number)));
-  }
-  // What is left on both sides; the middle may be another thread's by now.
-  if (copy != room) ::munmap(room, static_cast<size_t>(copy - static_cast<std::byte*>(room)));
-  if (copy + size != end) ::munmap(copy + size, static_cast<size_t>(end - copy) - size);
-  return {};
+  if (::mprotect(copy, size, PROT_READ) == 0 && move_pages(copy, size, from)) return {};
+  const int number = errno;
+  // The kernel may have unmapped the place before it failed.
+  const void* back =
+      ::mmap(from, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, static_cast<off_t>(offset));
+  AKV_CHECK(back == from);
+  ::munmap(copy, size);
+  return make_error(Code::kResourceExhausted,
+                    fmt::format("cannot move pages: {}", std::strerror(number)));
 }
 
 }  // namespace
@@ -96,32 +93,25 @@ Result<FileMap> FileMap::open(const std::string& path) {
   if (map.size_ == 0) {
     return make_error(Code::kInvalidArgument, fmt::format("{} is empty", path), path);
   }
-  map.reserved_size_ = map.size_ + kHugePage;
-  map.reserved_ = reserve(map.reserved_size_, PROT_NONE);
-  if (map.reserved_ == nullptr) return io_error(path, "cannot map");
-  std::byte* at = align_up(map.reserved_);
-  if (::mmap(at, map.size_, PROT_READ, MAP_PRIVATE | MAP_FIXED, map.fd_, 0) == MAP_FAILED) {
+  map.data_ = reserve(map.size_, PROT_NONE);
+  if (map.data_ == nullptr) return io_error(path, "cannot map");
+  if (::mmap(map.data_, map.size_, PROT_READ, MAP_PRIVATE | MAP_FIXED, map.fd_, 0) == MAP_FAILED) {
     return io_error(path, "cannot map");
   }
-  map.data_ = at;
   return map;
 }
 
 FileMap::~FileMap() {
-  if (reserved_ != nullptr) ::munmap(reserved_, reserved_size_);
+  if (data_ != nullptr) ::munmap(data_, whole_pages(size_));
   if (fd_ >= 0) ::close(fd_);
 }
 
 FileMap::FileMap(FileMap&& other) noexcept
-    : reserved_(std::exchange(other.reserved_, nullptr)),
-      reserved_size_(std::exchange(other.reserved_size_, 0)),
-      data_(std::exchange(other.data_, nullptr)),
+    : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       fd_(std::exchange(other.fd_, -1)) {}
 
 FileMap& FileMap::operator=(FileMap&& other) noexcept {
-  std::swap(reserved_, other.reserved_);
-  std::swap(reserved_size_, other.reserved_size_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(fd_, other.fd_);
@@ -136,7 +126,7 @@ Result<uint64_t> FileMap::move_to_huge_pages(const std::atomic<bool>& stop) cons
   uint64_t moved = 0;
   while (moved < whole && !stop) {
     const size_t size = std::min<size_t>(kPiece, whole - moved);
-    AKV_RETURN_IF_ERROR(move_piece(const_cast<std::byte*>(data_) + moved, size, fd_, moved));
+    AKV_RETURN_IF_ERROR(move_piece(data_ + moved, size, fd_, moved));
     moved += size;
   }
   return moved;

@@ -36,9 +36,7 @@ class FileMap {
   Result<uint64_t> move_to_huge_pages(const std::atomic<bool>& stop) const;
 
  private:
-  void* reserved_ = nullptr;  // with room to align
-  size_t reserved_size_ = 0;
-  const std::byte* data_ = nullptr;
+  std::byte* data_ = nullptr;  // aligned to a huge page, and all pages of the last one
   size_t size_ = 0;
   int fd_ = -1;  // to map what a move could not replace
 };

@@ -225,13 +225,11 @@ class NcclReceiver final : public Receiver {
                                                       std::to_string(ticket.bytes) + " bytes, " +
                                                       std::to_string(to.size()) + " are expected"));
     }
-    std::byte* device =
-        in->spec.device_destinations.empty() ? nullptr : in->spec.device_destinations[record];
     ++in->receiving;
     in->flying[record] = true;
     ++counters_.records_inflight;
     // By name: a landing owns its pair, whose thread must not be the one to let go of it.
-    in->pair->receive(ticket.number, to, device,
+    in->pair->receive(ticket.number, to, device_place(*in, record),
                       [this, id = in->spec.transfer, record](const Status& status) {
                         loop_.submit([this, id, record, status] {
                           --counters_.records_inflight;
@@ -242,20 +240,23 @@ class NcclReceiver final : public Receiver {
                       });
   }
 
+  // Null: the record lands in host memory.
+  static std::byte* device_place(const Incoming& in, uint32_t record) {
+    return in.spec.device_destinations.empty() ? nullptr : in.spec.device_destinations[record];
+  }
+
   void on_received(const IncomingPtr& in, uint32_t record, const Status& status) {
     --in->receiving;
     in->flying[record] = false;
     if (status.ok()) {
-      const bool on_device =
-          !in->spec.device_destinations.empty() && in->spec.device_destinations[record] != nullptr;
+      const bool on_device = device_place(*in, record) != nullptr;
       if (on_device) ++counters_.device_records;
       mark_landed(*in, {.record = record, .on_device = on_device});
-      if (in->held[record]) landed_plain(*in, {.record = record});
-      if (in->complete() && in->plain_open) inner_->cancel(in->spec.transfer);
-    } else {
-      if (in->held[record]) landed_plain(*in, {.record = record});
-      if (!in->broken) in->broken = status.error();
+    } else if (!in->broken) {
+      in->broken = status.error();
     }
+    if (in->held[record]) landed_plain(*in, {.record = record});
+    if (status.ok() && in->complete() && in->plain_open) inner_->cancel(in->spec.transfer);
     judge(in);
     settle(in);
   }
