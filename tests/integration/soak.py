@@ -71,12 +71,8 @@ class Soak:
         self.wrong = []
         self.lock = threading.Lock()
         self.over = threading.Event()
-        self.prefills = [Node(lambda at: h.Daemon(
-            "prefill_node", "--model", h.MODEL, "--control", at, "--metrics", "127.0.0.1:0",
-            *HEARTBEAT)) for _ in range(2)]
-        self.decodes = [Node(lambda at: h.Daemon(
-            "decode_node", "--model", h.MODEL, "--http", "127.0.0.1:0", "--control", at,
-            "--metrics", "127.0.0.1:0", *HEARTBEAT)) for _ in range(2)]
+        self.prefills = [Node(lambda at: h.prefill("--control", at, *HEARTBEAT)) for _ in range(2)]
+        self.decodes = [Node(lambda at: h.decode("--control", at, *HEARTBEAT)) for _ in range(2)]
         self.front = h.decode("--max-sessions", "0", *HEARTBEAT,
                               "--prefill", ",".join(n.address for n in self.prefills),
                               "--decode", ",".join(n.address for n in self.decodes))
